@@ -1,0 +1,596 @@
+"""The record vocabulary: what every plane says, one JSON object a line.
+
+A record is one observation or one action. All records share the envelope of :class:`Record`; the ``type`` field
+selects the struct, so decoding validates. Fields that are not set are left out of the line.
+
+Numbers carry their unit in the name: ``_us`` microseconds, ``_s`` seconds, ``_bytes``, ``_tokens``, ``_blocks``.
+Times (``t``) are integer microseconds since the Unix epoch, UTC, which JavaScript holds exactly.
+
+``docs/records.md`` is generated from this module (``python -m tidegate_collectors.records_doc``); the ``Annotated``
+texts below are its source and a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+VERSION: Final = 1
+"""The major version of the line format; a line with another one is refused."""
+
+MAX_LINE_BYTES: Final = 1 << 20
+"""A longer line is refused: it is no record of ours."""
+
+Priority = Literal["high", "normal", "low"]
+Plane = Literal["kernel", "engine", "context"]
+Category = Literal["tests", "install", "build", "git", "search", "read", "edit", "python", "network", "other"]
+Boundary = Literal["wrapper", "fork", "exec", "hook", "gateway", "import"]
+KvAction = Literal["KEEP", "PIN", "OFFLOAD", "DROP"]
+KvState = Literal["device_active", "device_cached", "device_pinned", "host", "device_and_host", "gone"]
+
+_T = TypeVar("_T")
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+Bytes = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Micros = Annotated[int, Meta(ge=0)]
+
+
+class Record(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
+    """The envelope. ``v``, ``seq``, ``src`` and ``host`` are stamped by the sender (see ``link.Stamper``)."""
+
+    v: Annotated[int, _doc("major version of the line format, 1")] = 0
+    seq: Annotated[int, _doc("gap-free integer within one src, from 0")] = -1
+    src: Annotated[str, _doc("the sender, unique for each start of a collector")] = ""
+    t: Annotated[int, _doc("microseconds since the Unix epoch, UTC")]
+    host: Annotated[str, _doc("host name")] = ""
+    session: Annotated[str | None, _doc("session id, the same on every plane")] = None
+    turn: Annotated[str | None, _doc("turn id")] = None
+    call: Annotated[str | None, _doc("call id, unique within its session")] = None
+    req: Annotated[str | None, _doc("engine request id")] = None
+
+
+# --- what a run is -----------------------------------------------------------------------------------------------
+
+
+class HostInfo(Struct, kw_only=True, omit_defaults=True):
+    kernel: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    boot_id: str = ""
+
+
+class RunMeta(Record, kw_only=True, tag="run.meta"):
+    """Opens a run: what was observed, by whom, on which machine."""
+
+    run: Annotated[str, _doc("run id")]
+    title: Annotated[str, _doc("a name for people")] = ""
+    source: Annotated[Literal["live", "recorded", "imported", "modelled"], _doc("how the records came about")] = "live"
+    machine: Annotated[HostInfo | None, _doc("kernel release, logical CPUs, bytes of memory, boot id")] = None
+    engine: Annotated[dict[str, Any] | None, _doc("name, version, build of the inference engine")] = None
+    model: Annotated[
+        dict[str, Any] | None, _doc("id, layers, kv_heads, head_dim, kv_dtype, max_tokens of the model")
+    ] = None
+    kv_bytes_per_token: Annotated[int | None, _doc("bytes of KV cache a token takes, all layers")] = None
+    block_tokens: Annotated[int | None, _doc("tokens in one KV block")] = None
+    pool_blocks: Annotated[int | None, _doc("KV blocks on the device")] = None
+    host_tier_bytes: Annotated[int | None, _doc("capacity of the host tier")] = None
+    policies: Annotated[list[dict[str, Any]], _doc("policies in force at the start")] = []
+    seed: Annotated[int | None, _doc("seed of a scripted run")] = None
+    task_set: Annotated[str | None, _doc("name of the set of tasks")] = None
+    arm: Annotated[str | None, _doc("arm of a comparison")] = None
+
+
+class RunEnd(Record, kw_only=True, tag="run.end"):
+    """Closes a run."""
+
+    clean: Annotated[bool, _doc("true when the writer ended by itself")] = False
+    last_seq: Annotated[dict[str, int], _doc("highest seq by src")] = {}
+    dropped: Annotated[int, _doc("records known to be lost")] = 0
+
+
+class Capability(Record, kw_only=True, tag="capability"):
+    """One ability of this host or engine, found by trying it."""
+
+    plane: Annotated[Plane, _doc("who has it")] = "kernel"
+    name: Annotated[str, _doc("stable name, for example tp_btf.rss_stat")]
+    available: Annotated[bool, _doc("whether the trial worked")]
+    reason: Annotated[str, _doc("what the trial said, and what to do about it")] = ""
+
+
+# --- sessions, turns, calls ----------------------------------------------------------------------------------------
+
+
+class SessionStart(Record, kw_only=True, tag="session.start"):
+    """An agent's run begins."""
+
+    agent: Annotated[str, _doc("program that was launched, its base name")] = ""
+    title: Annotated[str, _doc("a name for people")] = ""
+    priority: Annotated[Priority, _doc("who yields first under pressure")] = "normal"
+    budget_bytes: Annotated[int | None, _doc("memory the session may take; none when not set")] = None
+    cgroup: Annotated[str | None, _doc("path below the collector's root; none when the host has no cgroups")] = None
+    pid: Annotated[int | None, _doc("process that is the session's root")] = None
+
+
+class SessionEnd(Record, kw_only=True, tag="session.end"):
+    """The session's root process is gone."""
+
+    reason: Annotated[
+        Literal["finished", "answered", "overflow_400", "turn_cap", "oom", "killed", "error", "cancelled"],
+        _doc("why it ended; finished: exit 0, error: another exit code, killed: a signal"),
+    ] = "finished"
+    success: Annotated[bool | None, _doc("whether the task was solved, where a judge said so")] = None
+    score: Annotated[float | None, _doc("score of a judge")] = None
+    exit_code: Annotated[int | None, _doc("exit code of the root process")] = None
+    signal: Annotated[int | None, _doc("signal that ended the root process")] = None
+
+
+class TurnStart(Record, kw_only=True, tag="turn.start"):
+    """A request went to the engine."""
+
+    prompt_tokens: int | None = None
+    messages: int | None = None
+
+
+class TurnFirstToken(Record, kw_only=True, tag="turn.first_token"):
+    """The first token came back."""
+
+    ttft_us: Annotated[Micros, _doc("from the request to the first token")]
+
+
+class TurnEnd(Record, kw_only=True, tag="turn.end"):
+    """The engine's answer is complete."""
+
+    prompt_tokens: int | None = None
+    cached_device_tokens: int | None = None
+    cached_host_tokens: int | None = None
+    recomputed_tokens: int | None = None
+    output_tokens: int | None = None
+    stable_prefix_tokens: int | None = None
+    queue_us: int | None = None
+    prefill_us: int | None = None
+    decode_us: int | None = None
+    finish_reason: str | None = None
+    http_status: int | None = None
+    error: str | None = None
+
+
+class CallStart(Record, kw_only=True, tag="call.start"):
+    """A tool call begins. ``t`` is the moment of the fork of its first process."""
+
+    tool: Annotated[str, _doc("base name of the program, or the tool's name where a hook gave it")] = ""
+    category: Annotated[Category, _doc("class of the command, by the rules of categories.toml")] = "other"
+    command: Annotated[str | None, _doc("command line; only its recognised words unless arguments are recorded")] = None
+    hint: Annotated[str | None, _doc("AGENT_RESOURCE_HINT of the call, as the agent wrote it")] = None
+    hint_bytes: Annotated[int | None, _doc("the hint in bytes; none when it has no number")] = None
+    cgroup_id: Annotated[int | None, _doc("id of its cgroup in the v2 hierarchy")] = None
+    boundary: Annotated[Boundary, _doc("what told us that the call began; fork: a program that the runtime started")] = (
+        "fork"
+    )
+    pid: Annotated[int | None, _doc("its first process")] = None
+    predicted: Annotated[dict[str, Any] | None, _doc("p50_s, p90_s, n, source of the expected duration")] = None
+
+
+class CallEnd(Record, kw_only=True, tag="call.end"):
+    """The call's first process is gone. All figures are counters read at that moment."""
+
+    exit_code: Annotated[int | None, _doc("exit code; none when a signal ended it")] = None
+    signal: Annotated[int | None, _doc("signal that ended it; none when it exited")] = None
+    oom: Annotated[bool, _doc("the kernel's OOM killer chose a process of this call")] = False
+    duration_us: Annotated[Micros | None, _doc("from the fork to the exit of its first process")] = None
+    peak_bytes: Annotated[Bytes | None, _doc("highest anonymous + shared memory of its process tree")] = None
+    spike_bytes: Annotated[
+        Bytes | None, _doc("session memory at its highest while this call allocated, less session memory at its start")
+    ] = None
+    kept_bytes: Annotated[Bytes | None, _doc("memory that processes left behind still hold at the end")] = None
+    charged_peak_bytes: Annotated[
+        Bytes | None, _doc("the memory controller's own peak: page cache and kernel memory included")
+    ] = None
+    rise_bytes_per_s: Annotated[Bytes | None, _doc("greatest growth in one burst window, per second")] = None
+    cpu_us: Annotated[Micros | None, _doc("time on a CPU, all threads")] = None
+    runq_wait_us: Annotated[Micros | None, _doc("time runnable but waiting for a CPU, all threads")] = None
+    stall_us: Annotated[Micros | None, _doc("time stalled on memory (PSI some); none without a cgroup")] = None
+    processes: Annotated[Count | None, _doc("processes it consisted of")] = None
+    left_behind: Annotated[Count | None, _doc("processes that outlived it")] = None
+    bursts: Annotated[Count | None, _doc("bursts over the threshold")] = None
+    result_chars: Annotated[int | None, _doc("length of the result, where a hook gave it")] = None
+    result_tokens: Annotated[int | None, _doc("tokens of the result, where the gateway counted them")] = None
+    lost: Annotated[bool, _doc("the end was not seen (the collector was away); the figures are unknown")] = False
+
+
+class ProcExec(Record, kw_only=True, tag="proc.exec"):
+    """A process of a session started a program."""
+
+    pid: int
+    ppid: int = 0
+    comm: Annotated[str, _doc("kernel's name of the process, at most 15 bytes")] = ""
+
+
+class ProcExit(Record, kw_only=True, tag="proc.exit"):
+    """A process of a session is gone."""
+
+    pid: int
+    exit_code: int | None = None
+    signal: int | None = None
+    hiwater_bytes: Annotated[Bytes | None, _doc("highest resident set of this one process, shared pages included")] = None
+    left_behind: Annotated[bool, _doc("it had outlived its call")] = False
+
+
+# --- memory, pressure, scheduling ----------------------------------------------------------------------------------
+
+
+class MemSample(Record, kw_only=True, tag="mem.sample"):
+    """Memory of one subject at one instant."""
+
+    subject: Annotated[Literal["runtime", "call", "session", "host"], _doc("whose memory")]
+    anon_bytes: Annotated[Bytes, _doc("anonymous memory")]
+    file_bytes: Annotated[Bytes | None, _doc("mapped file pages; pages that two processes map may count twice")] = None
+    shmem_bytes: Annotated[Bytes | None, _doc("shared memory and tmpfs")] = None
+    swap_bytes: Annotated[Bytes | None, _doc("swapped out")] = None
+    peak_bytes: Annotated[Bytes | None, _doc("highest anonymous + shared memory so far, kept in the kernel")] = None
+    charged_bytes: Annotated[Bytes | None, _doc("what the memory controller charges, page cache included")] = None
+    high_bytes: Annotated[Bytes | None, _doc("soft limit; none when unlimited")] = None
+    max_bytes: Annotated[Bytes | None, _doc("hard limit; none when unlimited")] = None
+    source: Annotated[
+        Literal["memcg", "rss_stat", "cgroupfs", "procfs"], _doc("which counter: kernel events or files read")
+    ] = "rss_stat"
+
+
+class MemBurst(Record, kw_only=True, tag="mem.burst"):
+    """Memory of one call or runtime grew over the threshold within one window."""
+
+    grown_bytes: Annotated[Bytes, _doc("growth within the window at the moment of the event")]
+    window_us: Annotated[Micros, _doc("length of the window")]
+    total_bytes: Annotated[Bytes, _doc("anonymous + shared memory of the call or runtime at that moment")]
+    pid: Annotated[int | None, _doc("process whose allocation crossed the threshold")] = None
+
+
+class MemEvent(Record, kw_only=True, tag="mem.event"):
+    """The memory controller's events since the last one (deltas)."""
+
+    low: int = 0
+    high: int = 0
+    max: Annotated[int, _doc("the limit was hit (v1: failcnt)")] = 0
+    oom: int = 0
+    oom_kill: int = 0
+    pid: Annotated[int | None, _doc("process chosen, where the kernel named it")] = None
+
+
+class PsiSample(Record, kw_only=True, tag="psi.sample"):
+    """Pressure stall time since the last sample (deltas)."""
+
+    subject: Literal["runtime", "call", "session", "host"] = "session"
+    memory_some_us: Micros | None = None
+    memory_full_us: Micros | None = None
+    cpu_some_us: Micros | None = None
+    io_some_us: Micros | None = None
+    io_full_us: Micros | None = None
+    window_us: Annotated[Micros | None, _doc("time since the last sample")] = None
+
+
+class SchedSample(Record, kw_only=True, tag="sched.sample"):
+    """Scheduling of one subject since the last sample (deltas)."""
+
+    subject: Literal["runtime", "call", "session", "host"] = "call"
+    oncpu_us: Annotated[Micros, _doc("time on a CPU, all threads")]
+    wait_us: Annotated[Micros | None, _doc("time runnable but waiting for a CPU; none where only files are read")] = None
+    wait_max_us: Annotated[Micros | None, _doc("longest single wait since the subject began")] = None
+    switches: Annotated[Count | None, _doc("times it was put on a CPU")] = None
+    hist: Annotated[list[int] | None, _doc("waits by size: bucket i counts 2^i .. 2^(i+1) microseconds")] = None
+    window_us: Annotated[Micros | None, _doc("time since the last sample")] = None
+
+
+class SelfCost(Struct, kw_only=True, omit_defaults=True):
+    cpu_us: int = 0
+    rss_bytes: int = 0
+    bpf_run_us: int | None = None
+    events: int = 0
+
+
+class HostSample(Record, kw_only=True, tag="host.sample"):
+    """The host, and what the collector itself takes of it."""
+
+    mem_available_bytes: Annotated[Bytes, _doc("MemAvailable")]
+    mem_total_bytes: Annotated[Bytes, _doc("MemTotal")]
+    cpu_busy_us: Annotated[Micros, _doc("CPU time not idle since the last sample, all CPUs")] = 0
+    swap_used_bytes: Bytes = 0
+    window_us: Annotated[Micros | None, _doc("time since the last sample")] = None
+    own: Annotated[
+        SelfCost | None, _doc("the collector: cpu_us since the last sample, rss_bytes, bpf_run_us, events")
+    ] = None
+
+
+# --- actions and policies ------------------------------------------------------------------------------------------
+
+
+class Action(Record, kw_only=True, tag="action"):
+    """Something was done to a session or call, or in observe mode would have been."""
+
+    plane: Plane
+    verb: Literal[
+        "delay", "freeze", "thaw", "stop", "resume", "kill", "set_high", "set_max", "set_weight",
+        "pin", "unpin", "offload", "drop", "restore", "compact",
+    ]  # fmt: skip
+    target: str
+    policy: str | None = None
+    version: int | None = None
+    enforced: bool
+    reason: str = ""
+    inputs: dict[str, Any] = {}
+    latency_us: int | None = None
+    outcome: str | None = None
+    observed: dict[str, Any] = {}
+
+
+class Feedback(Record, kw_only=True, tag="feedback"):
+    """What the agent was told."""
+
+    text: str
+    channel: Literal["stderr", "hook", "gateway"]
+
+
+class PolicyChange(Record, kw_only=True, tag="policy.change"):
+    """An operator changed a policy."""
+
+    policy: str
+    plane: Plane
+    version: int
+    mode: Literal["off", "observe", "enforce"]
+    scope: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    by: str = ""
+    reason: str = ""
+    lease_s: float | None = None
+
+
+class PolicyAck(Record, kw_only=True, tag="policy.ack"):
+    """A collector answered a policy: what is in force now."""
+
+    policy: str
+    version: int
+    collector: str = ""
+    outcome: Literal["accepted", "clipped", "deferred", "rejected", "missing"]
+    observed: dict[str, Any] = {}
+    reason: str = ""
+
+
+# --- the engine ----------------------------------------------------------------------------------------------------
+
+
+class KvCalibration(Record, kw_only=True, tag="kv.calibration"):
+    """Measured cost of rebuilding, restoring and saving KV blocks."""
+
+    rebuild: dict[str, float] = {}
+    restore: dict[str, float] = {}
+    save: dict[str, float] = {}
+    breakeven_tokens: float | None = None
+
+
+class KvDecision(Record, kw_only=True, tag="kv.decision"):
+    """What to do with a session's KV blocks at a boundary, and why."""
+
+    boundary: Literal["call", "turn_end", "pressure", "ttl", "compaction", "terminal"]
+    action: KvAction
+    enforced: bool
+    inputs: dict[str, Any] = {}
+    costs: dict[str, float] = {}
+    margin_s: float | None = None
+    ttl_s: float | None = None
+    rule: str = ""
+    policy: str | None = None
+    version: int | None = None
+    overridden_by: str | None = None
+
+
+class KvTransition(Record, kw_only=True, tag="kv.transition"):
+    """Blocks of a session changed their state."""
+
+    from_: Annotated[KvState, _doc("state before")] = msgspec.field(name="from")
+    to: KvState
+    blocks: int
+    tokens: int | None = None
+    cause: Literal[
+        "decision", "lru", "ttl", "pressure", "preemption", "superseded", "admitted", "reset", "command"
+    ]
+    decision_seq: int | None = None
+    victim_of: str | None = None
+
+
+class KvTransfer(Record, kw_only=True, tag="kv.transfer"):
+    """Blocks were copied between device and host."""
+
+    direction: Literal["out", "in"]
+    tier: str = "host"
+    bytes: Bytes = 0
+    tokens: int | None = None
+    duration_us: int | None = None
+    exposed_us: int | None = None
+    ok: bool = True
+
+
+class KvOutcome(Record, kw_only=True, tag="kv.outcome"):
+    """What came of a decision when the session returned."""
+
+    decision_seq: int
+    gap_us: int
+    evicted: bool
+    served_from: Literal["device", "host", "recompute", "mixed"]
+    retrieval_us: int | None = None
+    hindsight_best: KvAction | None = None
+    regret_s: float | None = None
+
+
+class EngineSample(Record, kw_only=True, tag="engine.sample"):
+    """The engine at one instant; counters are cumulative and the reader differences them."""
+
+    running: int | None = None
+    waiting: int | None = None
+    waiting_by_reason: dict[str, int] = {}
+    blocks_active: int | None = None
+    blocks_cached: int | None = None
+    blocks_pinned: int | None = None
+    blocks_free: int | None = None
+    host_used_bytes: int | None = None
+    prefix_queries_tokens: int | None = None
+    prefix_hits_tokens: int | None = None
+    external_queries_tokens: int | None = None
+    external_hits_tokens: int | None = None
+    preemptions: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    step_us: int | None = None
+
+
+class CtxNode(Record, kw_only=True, tag="ctx.node"):
+    """A tool result entered the context."""
+
+    full_tokens: int
+    view_tokens: int | None = None
+    handle_tokens: int | None = None
+
+
+class CtxLevel(Record, kw_only=True, tag="ctx.level"):
+    """A node of the context changed its level of detail."""
+
+    node: str
+    from_: str = msgspec.field(name="from")
+    to: str
+    cause: str = ""
+
+
+class CtxCompact(Record, kw_only=True, tag="ctx.compact"):
+    """The context was compacted."""
+
+    before_tokens: int
+    after_tokens: int
+    first_changed_token: int | None = None
+    invalidated_tokens: int | None = None
+    high: int | None = None
+    low: int | None = None
+    duration_us: int | None = None
+    nodes: list[str] = []
+
+
+class CtxRetrieve(Record, kw_only=True, tag="ctx.retrieve"):
+    """A node was fetched back in full."""
+
+    node: str
+    tokens: int
+    turns_since: int | None = None
+
+
+# --- what went wrong, what somebody said ---------------------------------------------------------------------------
+
+
+class Loss(Record, kw_only=True, tag="loss"):
+    """Records that were not kept."""
+
+    where: Annotated[
+        Literal["bpf_ring", "bpf_map", "link", "zmq", "sse", "import", "store"], _doc("where they were lost")
+    ]
+    count: Annotated[Count, _doc("how many")]
+    of: Annotated[str, _doc("what they were: samples, events, records; or the src whose seq has the gap")] = ""
+    since_us: Annotated[int | None, _doc("time of the last record before the gap")] = None
+
+
+class Note(Record, kw_only=True, tag="note"):
+    """Free text."""
+
+    text: str
+    by: str = ""
+
+
+AnyRecord = (
+    RunMeta | RunEnd | Capability | SessionStart | SessionEnd | TurnStart | TurnFirstToken | TurnEnd | CallStart
+    | CallEnd | ProcExec | ProcExit | MemSample | MemBurst | MemEvent | PsiSample | SchedSample | HostSample | Action
+    | Feedback | PolicyChange | PolicyAck | KvCalibration | KvDecision | KvTransition | KvTransfer | KvOutcome
+    | EngineSample | CtxNode | CtxLevel | CtxCompact | CtxRetrieve | Loss | Note
+)  # fmt: skip
+
+SAMPLE_TYPES: Final = (MemSample, PsiSample, SchedSample, HostSample, EngineSample)
+"""Records that a full queue gives up first: the next one says the same later."""
+
+
+class Unknown(Struct, kw_only=True):
+    """A line whose ``type`` this version does not know: kept as it is and counted."""
+
+    v: int
+    seq: int = -1
+    src: str = ""
+    t: int = 0
+    type: str = ""
+
+
+class RecordError(ValueError):
+    """A line that is no record: says what was expected, and at which column (from 1) where that is known."""
+
+    def __init__(self, message: str, column: int | None = None) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+_decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(AnyRecord)
+_envelope: Final[msgspec.json.Decoder[Unknown]] = msgspec.json.Decoder(Unknown)
+_encoder: Final = msgspec.json.Encoder()
+TYPES: Final[dict[str, type[Record]]] = {
+    str(msgspec.inspect.type_info(cls).tag): cls  # type: ignore[attr-defined]
+    for cls in AnyRecord.__args__
+}
+
+
+def encode(record: Record) -> bytes:
+    """One line, without the newline."""
+    return _encoder.encode(record)
+
+
+def decode(line: bytes | bytearray | memoryview) -> AnyRecord | Unknown:
+    """Read one line.
+
+    Returns :class:`Unknown` for a type of a later version. Raises :class:`RecordError` for anything else that does
+    not fit the vocabulary, a missing or other major version among them.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise RecordError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
+    try:
+        record: AnyRecord = _decoder.decode(line)
+    except msgspec.ValidationError as error:
+        return _decode_unknown(line, error)
+    except msgspec.DecodeError as error:
+        raise _not_json(error) from None
+    except RecursionError:
+        raise RecordError("nested too deeply") from None
+    if record.v != VERSION:
+        raise RecordError(f"record version {record.v}; this Tidegate reads version {VERSION}")
+    return record
+
+
+def _decode_unknown(line: bytes | bytearray | memoryview, error: msgspec.ValidationError) -> Unknown:
+    try:
+        envelope = _envelope.decode(line)
+    except msgspec.ValidationError as envelope_error:
+        raise RecordError(f"not a record: {envelope_error}") from None
+    except msgspec.DecodeError as decode_error:  # what did not fit stood before what is no JSON
+        raise _not_json(decode_error) from None
+    except RecursionError:
+        raise RecordError("nested too deeply") from None
+    if envelope.v != VERSION:
+        raise RecordError(f"record version {envelope.v}; this Tidegate reads version {VERSION}") from None
+    if not envelope.type:
+        raise RecordError("a record without a type") from None
+    if envelope.type in TYPES:
+        raise RecordError(f"{envelope.type}: {error}") from None
+    return envelope
+
+
+def _not_json(error: msgspec.DecodeError) -> RecordError:
+    message = str(error)
+    _, _, position = message.rpartition("(byte ")
+    digits = position.rstrip(")")
+    column = int(digits) + 1 if digits.isdigit() else None
+    return RecordError(f"not JSON: {message}", column)
