@@ -85,6 +85,9 @@ class RunMeta(Record, kw_only=True, tag="run.meta"):
     seed: Annotated[int | None, _doc("seed of a scripted run")] = None
     task_set: Annotated[str | None, _doc("name of the set of tasks")] = None
     arm: Annotated[str | None, _doc("arm of a comparison")] = None
+    extract: Annotated[
+        dict[str, Any] | None, _doc("what was taken out of a larger run, so that holes in seq are meant: session")
+    ] = None
 
 
 class RunEnd(Record, kw_only=True, tag="run.end"):
