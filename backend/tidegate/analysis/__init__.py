@@ -1,0 +1,1 @@
+"""Pure reckoning on what was recorded: chart series, decimation, intervals. No I/O, no clock, no randomness."""

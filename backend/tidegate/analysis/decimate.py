@@ -1,0 +1,64 @@
+"""Fewer points without losing an extreme."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F8 = NDArray[np.float64]
+I8 = NDArray[np.int64]
+
+
+def edges(from_us: int, to_us: int, px: int) -> I8:
+    """Borders of ``px`` columns over ``[from_us, to_us)``: ``px + 1`` microsecond times, first and last exact.
+
+    Columns are half-open and at least a microsecond wide, so there may be fewer than asked for.
+    """
+    length = max(to_us - from_us, 1)
+    columns = max(1, min(px, length))
+    # Integers throughout: times since 1970 in microseconds use up all the digits a float has.
+    return from_us + np.arange(columns + 1, dtype=np.int64) * length // columns
+
+
+def min_max(t_us: I8, values: F8, px: int, *, from_us: int | None = None, to_us: int | None = None) -> tuple[I8, F8]:
+    """Keep the lowest and the highest value of each of ``px`` columns.
+
+    Args:
+        t_us: times in order.
+        values: one value a time; NaN is left out.
+        px: number of columns.
+        from_us: start of the first column; by default the first time.
+        to_us: end of the last column (not in it); by default just behind the last time.
+
+    Returns:
+        times and values, at most ``2 * px``, in order, each one of the input.
+    """
+    keep = ~np.isnan(values)
+    if from_us is not None:
+        keep &= t_us >= from_us
+    if to_us is not None:
+        keep &= t_us < to_us
+    if not keep.all():
+        t_us, values = t_us[keep], values[keep]
+    if len(t_us) <= 2 * px:
+        return t_us, values
+    first = int(t_us[0]) if from_us is None else from_us
+    last = int(t_us[-1]) + 1 if to_us is None else to_us
+    starts = np.searchsorted(t_us, edges(first, last, px)[:-1], side="left")
+    starts = np.unique(starts[starts < len(t_us)])
+    chosen = np.union1d(first_of_greatest(values, starts), first_of_greatest(-values, starts))
+    return t_us[chosen], values[chosen]
+
+
+def first_of_greatest(values: F8, starts: I8) -> I8:
+    """Index of the first greatest value of each segment; a segment reaches from one start to the next or the end.
+
+    ``starts`` is strictly increasing.
+    """
+    if len(starts) == 0:
+        return np.empty(0, dtype=np.int64)
+    greatest = np.maximum.reduceat(values, starts)
+    lengths = np.diff(starts, append=len(values))
+    hits = np.flatnonzero(values[starts[0] :] == np.repeat(greatest, lengths)) + starts[0]
+    found: I8 = hits[np.searchsorted(hits, starts)]
+    return found
