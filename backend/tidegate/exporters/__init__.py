@@ -1,0 +1,1 @@
+"""Runs of the store, written in formats of ours and of others."""

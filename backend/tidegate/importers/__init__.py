@@ -1,0 +1,1 @@
+"""Other formats, and recordings of our own, into runs of the store."""

@@ -1,0 +1,259 @@
+"""From lines to a batch: validation, order, and the account of what is missing. Pure bookkeeping, no I/O.
+
+Live records and recordings go through the same code, so a recording shows the same losses as the run it was made of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tidegate.store import Batch
+from tidegate_collectors import records
+from tidegate_collectors.link import Stamper
+from tidegate_collectors.records import CallStart, Capability, Loss, Note, Record, RecordError, SessionStart, Unknown
+
+log = logging.getLogger(__name__)
+
+MAX_T: Final = 2**53
+"""Times above this (year 2255) are refused: JavaScript could not hold them exactly."""
+
+CLOCK_TOLERANCE_US: Final = 1_000_000
+"""Records of one sender may be this much out of order: a call's start is told when its first program runs."""
+
+_LOOK_BACK: Final = (CallStart, SessionStart, Capability, Loss, Note)
+"""Records whose time is by nature in the past, or that are told again to a new run, or are about another sender."""
+
+# Senders are few; a peer that invents names must not fill the memory.
+_MAX_COUNTED_NAMES: Final = 1000
+
+
+@dataclass(slots=True)
+class SourceState:
+    """What is known of one sender. ``last_seq`` -1: nothing yet, 0 is next; None: any number may be first."""
+
+    src: str
+    last_seq: int | None = None
+    committed_seq: int = -1
+    last_t: int = 0
+    records: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    broken: int = 0
+    clock_back: int = 0
+    explained: int = 0  # records missing from seq that a Loss has told already
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """A line that could not be read: ``line`` from 1, ``column`` in bytes from 1 where it is known."""
+
+    source: str
+    line: int
+    column: int | None
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" + (f":{self.column}" if self.column else "")
+        return f"{place}: {self.message}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What an intake has seen so far."""
+
+    records: int = 0
+    broken: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    lost: int = 0
+    clock_back: int = 0
+    unknown_types: Counter[str] = field(default_factory=Counter)
+    unknown_fields: Counter[str] = field(default_factory=Counter)
+
+
+class Intake:
+    """Judges lines and appends what is good to a batch, with records of its own about what is not.
+
+    Args:
+        stamper: stamps the intake's own records (losses, notes).
+        where: what the losses are said to come from.
+        sparse: holes in ``seq`` are meant: the lines are an extract.
+        on_error: called with each line that cannot be read.
+    """
+
+    def __init__(
+        self,
+        stamper: Stamper,
+        *,
+        where: Literal["link", "import"],
+        sparse: bool = False,
+        on_error: Callable[[LineError], None] | None = None,
+    ) -> None:
+        self.counts: Final = Counts()
+        self.sources: Final[dict[str, SourceState]] = {}
+        self._stamper = stamper
+        self._where: Final = where
+        self._sparse: Final = sparse
+        self._on_error = on_error
+        self._explained = 0  # broken lines of unknown senders, which will show as gaps of somebody
+        self._sampled: set[tuple[str, type]] = set()
+
+    def source(self, src: str) -> SourceState:
+        """The state of a sender, made when it is new."""
+        state = self.sources.get(src)
+        if state is None:
+            state = self.sources[src] = SourceState(src)
+        return state
+
+    def new_batch(self) -> Batch:
+        """An empty batch; unknown fields are looked for anew in the first record of each type and sender."""
+        self._sampled.clear()
+        return Batch()
+
+    def own(self, batch: Batch, record: Record) -> None:
+        """Append a record of our own."""
+        batch.add(record, self._stamper.stamp(record))  # type: ignore[arg-type]
+
+    def feed(
+        self, batch: Batch, lines: Sequence[bytes], *, source: str, first_line: int, expect: SourceState | None = None
+    ) -> None:
+        """Judge lines in their order.
+
+        Args:
+            batch: gets the good ones.
+            lines: without newlines; empty ones are passed over.
+            source: file name or peer, for messages.
+            first_line: number of the first line, from 1.
+            expect: the only sender that these lines may be of; None: any.
+        """
+        decode, add_record, add_line = records.decode, batch.records.append, batch.lines.append
+        counts, sampled = self.counts, self._sampled
+        state = expect if expect is not None else SourceState("")
+        accepted = 0
+        for number, line in enumerate(lines, first_line):
+            if not line:
+                continue
+            try:
+                record = decode(line)
+                t = record.t
+                if not 0 <= t < MAX_T:
+                    raise RecordError(f"t = {t}: expected microseconds since 1970, UTC")
+                if record.src != state.src:
+                    if expect is not None:
+                        raise RecordError(f"src {record.src[:64]!r}; this connection is of {expect.src!r}")
+                    state = self.source(record.src)
+                seq = record.seq
+                if expect is not None and seq < 0:
+                    raise RecordError("seq is missing")
+            except RecordError as error:
+                self._broken(batch, LineError(source, number, error.column, str(error)), expect, state)
+                continue
+            cls = type(record)
+            if state.last_seq is None:
+                state.last_seq = seq - 1
+            if seq != state.last_seq + 1 and seq >= 0:
+                if seq <= state.last_seq:
+                    state.duplicates += 1
+                    counts.duplicates += 1
+                    continue
+                self._gap(batch, state, seq - state.last_seq - 1, t)
+            if t < state.last_t:
+                if t < state.last_t - CLOCK_TOLERANCE_US and cls not in _LOOK_BACK:
+                    self._clock_back(batch, state, t)
+            else:
+                state.last_t = t
+            if seq >= 0:
+                state.last_seq = seq
+            if (state.src, cls) not in sampled:
+                sampled.add((state.src, cls))
+                self._sample_fields(record, line)
+            if cls is Unknown:
+                self._count(counts.unknown_types, record.type)  # type: ignore[union-attr]
+            elif cls is Loss:
+                self._explain(record)  # type: ignore[arg-type]
+            state.records += 1
+            accepted += 1
+            add_record(record)
+            add_line(line)
+        counts.records += accepted
+
+    def _broken(self, batch: Batch, error: LineError, expect: SourceState | None, near: SourceState) -> None:
+        self.counts.broken += 1
+        if expect is not None:
+            expect.broken += 1
+            expect.lost += 1
+            expect.explained += 1
+        else:
+            self._explained += 1
+        self.counts.lost += 1
+        log.warning("%s", error)
+        if self._on_error is not None:
+            self._on_error(error)
+        self.own(
+            batch,
+            Loss(
+                t=near.last_t,
+                where=self._where,
+                count=1,
+                of=expect.src if expect is not None else "lines",
+                since_us=near.last_t or None,
+            ),
+        )
+
+    def _gap(self, batch: Batch, state: SourceState, missing: int, t: int) -> None:
+        if self._sparse:
+            return
+        told = min(missing, state.explained)
+        state.explained -= told
+        told_lines = min(missing - told, self._explained)
+        self._explained -= told_lines
+        missing -= told + told_lines
+        if missing <= 0:
+            return
+        self.counts.gaps += 1
+        self.counts.lost += missing
+        state.lost += missing
+        log.warning("%s: %d records are missing", state.src, missing)
+        loss = Loss(t=t, where=self._where, count=missing, of=state.src, since_us=state.last_t or None)
+        self.own(batch, loss)
+
+    def _explain(self, loss: Loss) -> None:
+        """A loss that is in the recording already: the gap that follows is told by it."""
+        if loss.where not in ("link", "import"):
+            return
+        if loss.of == "lines":
+            self._explained += loss.count
+        elif loss.of in self.sources or self._where == "import":
+            self.source(loss.of).explained += loss.count
+
+    def _clock_back(self, batch: Batch, state: SourceState, t: int) -> None:
+        state.clock_back += 1
+        self.counts.clock_back += 1
+        if state.clock_back > 1:
+            return
+        seconds = (state.last_t - t) / 1e6
+        text = f"the clock of {state.src} went back by {seconds:.3f} s; its records are kept in the order they came"
+        log.warning("%s", text)
+        if self._where == "import":
+            return  # the report says it; a note more at every import would change the recording
+        self.own(batch, Note(t=state.last_t, text=text, by="tidegate"))
+
+    def _sample_fields(self, record: Any, line: bytes) -> None:
+        if type(record) is Unknown:
+            return
+        fields: dict[str, Any] = msgspec.json.decode(line)
+        for name in fields.keys() - set(record.__struct_encode_fields__) - {"type"}:
+            self._count(self.counts.unknown_fields, f"{fields['type']}.{name[:64]}")
+
+    @staticmethod
+    def _count(counter: Counter[str], name: str) -> None:
+        if name in counter or len(counter) < _MAX_COUNTED_NAMES:
+            counter[name] += 1
+        else:
+            counter["(others)"] += 1

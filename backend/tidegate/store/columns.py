@@ -1,0 +1,130 @@
+"""Samples as numpy columns, for charts. Unknown numbers are -1 (:data:`tidegate.analysis.columns.UNKNOWN`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.analysis.columns import (
+    RUNTIME,
+    SESSION,
+    HostColumns,
+    MemColumns,
+    PsiColumns,
+    SchedColumns,
+)
+from tidegate.store.rows import MAX_INT
+
+I8 = NDArray[np.int64]
+
+# Sums are cut too: two clamped numbers would overflow into a floating point number.
+_USED: Final = f"MIN(m.anon_bytes, {MAX_INT // 4}) + MIN(COALESCE(m.shmem_bytes, 0), {MAX_INT // 4})"
+_MEM: Final = f"{_USED}, COALESCE(m.peak_bytes, -1)"
+_SCHED: Final = "m.oncpu_us, COALESCE(m.wait_us, -1), COALESCE(m.window_us, -1)"
+_PSI: Final = (
+    "COALESCE(m.memory_some_us, -1), COALESCE(m.cpu_some_us, -1), COALESCE(m.io_some_us, -1), COALESCE(m.window_us, -1)"
+)
+_WIDTH: Final = 6  # columns of an empty answer: no table has more
+_HOST: Final = "m.mem_total_bytes, m.mem_available_bytes, m.cpu_busy_us, COALESCE(m.window_us, -1)"
+
+
+class SampleReads:
+    """Columns of samples between two instants, both included, in order of time.
+
+    The last sample before ``from_us`` of each subject is included as well, so that a line that holds its value from
+    sample to sample is right at the left edge.
+    """
+
+    async def number_of(self, run: str) -> int:
+        """The key of a run."""
+        raise NotImplementedError
+
+    async def _driver_all(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    async def mem_points(self, run: str, session: str, from_us: int, to_us: int) -> MemColumns:
+        """Memory of a session: its runtime, its calls, and its total where a collector sent that."""
+        calls, subject, table = await self._points("mem", _MEM, run, session, from_us, to_us)
+        return MemColumns(t_us=table[0], subject=subject, used_bytes=table[2], peak_bytes=table[3], calls=calls)
+
+    async def sched_points(self, run: str, session: str, from_us: int, to_us: int) -> SchedColumns:
+        """Scheduling of a session's runtime and calls."""
+        calls, subject, table = await self._points("sched", _SCHED, run, session, from_us, to_us)
+        return SchedColumns(
+            t_us=table[0], subject=subject, oncpu_us=table[2], wait_us=table[3], window_us=table[4], calls=calls
+        )
+
+    async def psi_points(self, run: str, session: str, from_us: int, to_us: int) -> PsiColumns:
+        """Pressure of a session, or of its runtime and calls."""
+        calls, subject, table = await self._points("psi", _PSI, run, session, from_us, to_us)
+        return PsiColumns(
+            t_us=table[0],
+            subject=subject,
+            memory_some_us=table[2],
+            cpu_some_us=table[3],
+            io_some_us=table[4],
+            window_us=table[5],
+            calls=calls,
+        )
+
+    async def host_points(self, run: str, from_us: int, to_us: int, *, host: str | None = None) -> HostColumns:
+        """Samples of one host; by default of the first that the run knows."""
+        no = await self.number_of(run)
+        found = await self._driver_all(
+            "SELECT no FROM subjects WHERE run = ? AND kind = 'host' AND session IS NULL AND (? IS NULL OR host = ?) "
+            "AND EXISTS (SELECT 1 FROM host_samples h WHERE h.run = subjects.run AND h.subject = subjects.no) "
+            "ORDER BY no LIMIT 1",
+            (no, host, host),
+        )
+        if not found:
+            return HostColumns()
+        where = "s.run = ? AND s.no = ?"
+        table = await self._columns("host_samples", _HOST, where, (no, found[0][0]), from_us, to_us)
+        return HostColumns(
+            t_us=table[0],
+            mem_total_bytes=table[2],
+            mem_available_bytes=table[3],
+            cpu_busy_us=table[4],
+            window_us=table[5],
+        )
+
+    async def _points(
+        self, table: str, columns: str, run: str, session: str, from_us: int, to_us: int
+    ) -> tuple[list[str], I8, I8]:
+        """Ids of the calls, the subject of each row, and the rows' columns (t, subject number, columns...)."""
+        no = await self.number_of(run)
+        calls: list[str] = []
+        by_number: dict[int, int] = {}
+        for number, kind, call in await self._driver_all(
+            "SELECT no, kind, call FROM subjects WHERE run = ? AND session = ? ORDER BY no", (no, session)
+        ):
+            if kind == "call" and call is not None:
+                calls.append(call)
+                by_number[number] = len(calls)
+            elif kind in ("session", "runtime"):
+                by_number[number] = SESSION if kind == "session" else RUNTIME
+        where = "s.run = ? AND s.session = ? AND s.kind IN ('session', 'runtime', 'call')"
+        rows = await self._columns(table, columns, where, (no, session), from_us, to_us)
+        lookup = np.full(max(by_number, default=0) + 1, RUNTIME, dtype=np.int64)
+        for number, subject in by_number.items():
+            lookup[number] = subject
+        return calls, lookup[rows[1]], rows
+
+    async def _columns(
+        self, table: str, columns: str, where: str, key: tuple[Any, ...], from_us: int, to_us: int
+    ) -> I8:
+        """Columns (t, subject number, ``columns``...) as rows of an array, in order of time and then of arrival."""
+        # All parts of these statements are constants of this module; values are bound.
+        head = f"SELECT m.ord, m.t, m.subject, {columns} FROM subjects s JOIN {table} m ON m.run = s.run AND m.subject = s.no"  # noqa: S608, E501
+        inside = await self._driver_all(f"{head} AND m.t BETWEEN ? AND ? WHERE {where}", (from_us, to_us, *key))
+        latest = f"(SELECT MAX(e.t) FROM {table} e WHERE e.run = s.run AND e.subject = s.no AND e.t < ?)"  # noqa: S608
+        before = await self._driver_all(f"{head} AND m.t = {latest} WHERE {where}", (from_us, *key))
+        rows = [*before, *inside]
+        if not rows:
+            return np.empty((_WIDTH, 0), dtype=np.int64)
+        array = np.array(rows, dtype=np.int64)
+        order = np.lexsort((array[:, 0], array[:, 1]))
+        return np.ascontiguousarray(array[order, 1:].T)

@@ -1,0 +1,154 @@
+"""Connections to the SQLite file: one that writes, a few that can only read, and a lock against a second writer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiosqlite
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from tidegate.errors import StoreError
+
+BUSY_TIMEOUT_MS: Final = 10_000
+_READERS: Final = 4
+
+
+class StoreFullError(StoreError):
+    """The database could not be written now: the disk is full or the file is locked. The same write may be repeated."""
+
+
+def explain(error: BaseException, path: Path) -> StoreError:
+    """The error of SQLite or SQLAlchemy as one for people; a full disk becomes :class:`StoreFullError`."""
+    cause = getattr(error, "orig", None) or error
+    name = getattr(cause, "sqlite_errorname", "") or ""
+    if name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_BUSY", "SQLITE_LOCKED") or "is full" in str(cause):
+        reason = "the disk is full" if name not in ("SQLITE_BUSY", "SQLITE_LOCKED") else "the database is locked"
+        return StoreFullError(f"{path}: {reason} ({cause}); writing goes on by itself when there is room")
+    if name == "SQLITE_NOTADB":
+        return StoreError(f"{path} is not a Tidegate database; move it away or choose another --state-dir")
+    return StoreError(f"{path}: {cause}")
+
+
+def _connector(path: Path, mode: str) -> Callable[..., Coroutine[Any, Any, aiosqlite.Connection]]:
+    # A URI is the only way to open read-only; quoting keeps '?' and '#' in a path from being options.
+    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+
+    async def connect(*_args: Any, **_kwargs: Any) -> aiosqlite.Connection:
+        # isolation_level None: transactions are begun by us (BEGIN IMMEDIATE), not guessed by the driver.
+        connection = aiosqlite.connect(uri, uri=True, isolation_level=None)
+        # The driver's thread must not keep a process alive that ends by an error before it could close its store.
+        thread = getattr(connection, "_thread", None)
+        if thread is not None:
+            thread.daemon = True
+        return await connection
+
+    return connect
+
+
+def _on_connect(engine: AsyncEngine, pragmas: tuple[str, ...]) -> None:
+    @sa.event.listens_for(engine.sync_engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+
+def writer_engine(path: Path) -> AsyncEngine:
+    """The only engine that writes: one connection, so that SQLite never has to arbitrate."""
+    engine = create_async_engine(
+        "sqlite+aiosqlite://",
+        async_creator=_connector(path, "rwc"),
+        poolclass=sa.AsyncAdaptedQueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=60.0,
+    )
+    _on_connect(
+        engine,
+        (
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+            "journal_mode = WAL",
+            "synchronous = NORMAL",  # survives kill -9 always, power loss except for the last moments
+            "cache_size = -32000",
+            "temp_store = MEMORY",
+            "wal_autocheckpoint = 4000",
+            "journal_size_limit = 67108864",
+        ),
+    )
+
+    @sa.event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # IMMEDIATE: take the write lock at once rather than fail half-way at the first insert.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def reader_engine(path: Path) -> AsyncEngine:
+    """An engine whose connections cannot write, whatever statement reaches them."""
+    engine = create_async_engine(
+        "sqlite+aiosqlite://",
+        async_creator=_connector(path, "ro"),
+        poolclass=sa.AsyncAdaptedQueuePool,
+        pool_size=_READERS,
+        max_overflow=_READERS,
+        pool_timeout=60.0,
+    )
+    _on_connect(engine, (f"busy_timeout = {BUSY_TIMEOUT_MS}", "query_only = 1", "cache_size = -8000"))
+    return engine
+
+
+class WriterLock:
+    """Holds ``<database>.lock`` while a process writes; the kernel releases it when the process dies.
+
+    Raises:
+        StoreError: another process holds it, or the directory cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}; is the state directory yours?") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            raise StoreError(
+                f"{path} is being written by process {holder or '?'}; stop that one, or choose another --state-dir"
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def prepare_file(path: Path) -> None:
+    """Make the database file with mode 0600; SQLite gives its WAL the same mode.
+
+    Raises:
+        StoreError: the directory does not exist or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; choose another --state-dir") from None
+
+
+SQLITE_ERRORS: Final = (sa.exc.DBAPIError, sqlite3.Error)
+"""What a statement may raise when the file, the disk or a lock is to blame."""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy.dialects import postgresql
+
+from tidegate.store import open_store, schema
+
+
+async def test_the_migrations_make_the_schema_that_the_code_uses(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "t.db")
+    await store.close()
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 't.db'}")
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+        rows = connection.execute(sa.text("SELECT name, sql FROM sqlite_master WHERE type = 'table'")).all()
+        sql = {str(name): str(text) for name, text in rows}
+    engine.dispose()
+    for table in schema.metadata.sorted_tables:
+        assert "STRICT" in sql[table.name]
+        assert ("WITHOUT ROWID" in sql[table.name]) == (table.dialect_options["sqlite"]["with_rowid"] is False)
+
+
+def test_postgresql_could_hold_the_schema() -> None:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    for table in schema.metadata.sorted_tables:
+        text = str(sa.schema.CreateTable(table).compile(dialect=dialect))
+        assert "INTEGER" not in text
+        for index in table.indexes:
+            str(sa.schema.CreateIndex(index).compile(dialect=dialect))
