@@ -173,9 +173,9 @@ class CallStart(Record, kw_only=True, tag="call.start"):
     hint: Annotated[str | None, _doc("AGENT_RESOURCE_HINT of the call, as the agent wrote it")] = None
     hint_bytes: Annotated[int | None, _doc("the hint in bytes; none when it has no number")] = None
     cgroup_id: Annotated[int | None, _doc("id of its cgroup in the v2 hierarchy")] = None
-    boundary: Annotated[Boundary, _doc("what told us that the call began; fork: a program that the runtime started")] = (
-        "fork"
-    )
+    boundary: Annotated[
+        Boundary, _doc("what told us that the call began; fork: a program that the runtime started")
+    ] = "fork"
     pid: Annotated[int | None, _doc("its first process")] = None
     predicted: Annotated[dict[str, Any] | None, _doc("p50_s, p90_s, n, source of the expected duration")] = None
 
@@ -221,7 +221,9 @@ class ProcExit(Record, kw_only=True, tag="proc.exit"):
     pid: int
     exit_code: int | None = None
     signal: int | None = None
-    hiwater_bytes: Annotated[Bytes | None, _doc("highest resident set of this one process, shared pages included")] = None
+    hiwater_bytes: Annotated[Bytes | None, _doc("highest resident set of this one process, shared pages included")] = (
+        None
+    )
     left_behind: Annotated[bool, _doc("it had outlived its call")] = False
 
 
@@ -282,7 +284,9 @@ class SchedSample(Record, kw_only=True, tag="sched.sample"):
 
     subject: Literal["runtime", "call", "session", "host"] = "call"
     oncpu_us: Annotated[Micros, _doc("time on a CPU, all threads")]
-    wait_us: Annotated[Micros | None, _doc("time runnable but waiting for a CPU; none where only files are read")] = None
+    wait_us: Annotated[Micros | None, _doc("time runnable but waiting for a CPU; none where only files are read")] = (
+        None
+    )
     wait_max_us: Annotated[Micros | None, _doc("longest single wait since the subject began")] = None
     switches: Annotated[Count | None, _doc("times it was put on a CPU")] = None
     hist: Annotated[list[int] | None, _doc("waits by size: bucket i counts 2^i .. 2^(i+1) microseconds")] = None
@@ -398,9 +402,7 @@ class KvTransition(Record, kw_only=True, tag="kv.transition"):
     to: KvState
     blocks: int
     tokens: int | None = None
-    cause: Literal[
-        "decision", "lru", "ttl", "pressure", "preemption", "superseded", "admitted", "reset", "command"
-    ]
+    cause: Literal["decision", "lru", "ttl", "pressure", "preemption", "superseded", "admitted", "reset", "command"]
     decision_seq: int | None = None
     victim_of: str | None = None
 

@@ -191,8 +191,10 @@ class LinkClient:
         log.log(logging.DEBUG if repeated else logging.WARNING, "link to %s: %s", self._path, text)
 
     def _pause(self, attempt: int, *, refused: bool) -> None:
-        wait_s = self._backoff.refused_s if refused else min(
-            self._backoff.max_s, self._backoff.first_s * 2.0 ** min(attempt, 16)
+        wait_s = (
+            self._backoff.refused_s
+            if refused
+            else min(self._backoff.max_s, self._backoff.first_s * 2.0 ** min(attempt, 16))
         )
         self._stop.wait(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
 
