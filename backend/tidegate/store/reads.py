@@ -109,9 +109,7 @@ class Reads(SampleReads):
         table, runs = schema.sessions, schema.runs
         started = sa.func.coalesce(table.c.started_us, table.c.first_us).label("started_us")
         # An end that lies before the last start belongs to an earlier life of the same id.
-        over = sa.and_(
-            table.c.end_ord.is_not(None), sa.func.coalesce(table.c.start_ord, 0) < table.c.end_ord
-        )
+        over = sa.and_(table.c.end_ord.is_not(None), sa.func.coalesce(table.c.start_ord, 0) < table.c.end_ord)
         statement = (
             sa.select(
                 runs.c.id, table.c.id, table.c.title, table.c.agent, table.c.priority, table.c.host,
@@ -192,9 +190,9 @@ class Reads(SampleReads):
     ) -> list[EventRow]:
         """Records that are no samples, the newest first."""
         table = schema.events
-        statement = sa.select(
-            table.c.ord, table.c.t, table.c.type, table.c.session, table.c.call, table.c.line
-        ).where(table.c.run == await self.number_of(run))
+        statement = sa.select(table.c.ord, table.c.t, table.c.type, table.c.session, table.c.call, table.c.line).where(
+            table.c.run == await self.number_of(run)
+        )
         if session is not None:
             statement = statement.where(table.c.session == session)
         if call is not None:

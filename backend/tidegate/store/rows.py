@@ -97,9 +97,7 @@ SQL: Final = {
     "psi": _insert(schema.psi),
     "host_samples": _insert(schema.host_samples),
     "events": _insert(schema.events),
-    "sessions": _upsert(
-        schema.sessions, {"start_ord": SESSION_START, "end_ord": SESSION_END}, ("started_us",)
-    ),
+    "sessions": _upsert(schema.sessions, {"start_ord": SESSION_START, "end_ord": SESSION_END}, ("started_us",)),
     "calls": _upsert(schema.calls, {"start_ord": CALL_START, "end_ord": CALL_END}, ("started_us",)),
     "sources": (
         _insert(schema.sources) + " ON CONFLICT (run, src) DO UPDATE SET last_seq = CASE WHEN excluded.last_seq > "
@@ -219,9 +217,7 @@ class RowBuilder:
         table["sources"] = [(run, src, seq, t, n) for src, (seq, t, n) in sources.items()]
         return rows
 
-    def _new_subject(
-        self, key: tuple[str, str | None, str | None], record: Record, table: dict[str, list[Row]]
-    ) -> int:
+    def _new_subject(self, key: tuple[str, str | None, str | None], record: Record, table: dict[str, list[Row]]) -> int:
         kind, session, call = key
         if kind == "host":
             # Several hosts may write one run: each is a subject of its own.

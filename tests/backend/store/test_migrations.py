@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -7,7 +9,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.dialects import postgresql
 
-from tidegate.store import open_store, schema
+from tidegate.store import migrations, open_store, schema
+from tidegate.store.migrations import _alembic
 
 
 async def test_the_migrations_make_the_schema_that_the_code_uses(tmp_path: Path) -> None:
@@ -23,6 +26,21 @@ async def test_the_migrations_make_the_schema_that_the_code_uses(tmp_path: Path)
     for table in schema.metadata.sorted_tables:
         assert "STRICT" in sql[table.name]
         assert ("WITHOUT ROWID" in sql[table.name]) == (table.dialect_options["sqlite"]["with_rowid"] is False)
+
+
+def test_the_version_known_by_a_look_is_the_newest_script() -> None:
+    assert _alembic._scripts().get_heads() == [migrations.HEAD]
+
+
+async def test_opening_a_migrated_database_leaves_alembic_alone(tmp_path: Path) -> None:
+    await (await open_store(tmp_path / "t.db")).close()
+    code = (
+        "import asyncio, pathlib, sys; from tidegate.store import open_store\n"
+        f"asyncio.run((lambda: open_store(pathlib.Path({str(tmp_path / 't.db')!r}), read_only=True))())\n"
+        "assert 'alembic' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_postgresql_could_hold_the_schema() -> None:

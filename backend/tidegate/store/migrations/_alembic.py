@@ -1,4 +1,4 @@
-"""Schema versions, run by alembic inside the process when a database is opened."""
+"""The slow way through the schema versions, by alembic. Imported only when a database is not at the newest one."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ def upgrade() -> None:
         sa.Column("data", sa.LargeBinary, nullable=False),
         sqlite_strict=True,
     )
-    _clustered(
-        "sources", _key("run"), _key("src", sa.Text), *_ints("last_seq", "last_t", "records", nullable=False)
-    )
+    _clustered("sources", _key("run"), _key("src", sa.Text), *_ints("last_seq", "last_t", "records", nullable=False))
     _clustered(
         "subjects",
         _key("run"),

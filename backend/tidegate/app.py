@@ -1,0 +1,269 @@
+"""Puts the backend together: store, ingest or recording, fold, hub, pages; opens it, serves it, closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from tidegate.errors import UsageError
+from tidegate.fold import State
+from tidegate.ingest import Ingest, LinkServer, bind_link
+from tidegate.ingest.replay import open_recording
+from tidegate.settings import Settings
+from tidegate.store import open_store
+from tidegate.web import AppState, Live, Opened, create_app
+from tidegate.web.feed import Feed
+from tidegate.web.frames import Frames
+from tidegate.web.hub import Hub
+from tidegate.web.pages import Pages
+from tidegate.web.security import FailureLimit, LoginToken, SessionStore
+from tidegate.web.security.hosts import split_host
+from tidegate.web.static import StaticFiles, frontend_dir
+from tidegate.web.templates import Templates
+
+GRACE_S: Final = 2
+"""How long an answer that is under way may take after the server was told to end, seconds."""
+
+_SOURCES_S: Final = 1.0
+"""How often the collectors' connections are looked at for the stream."""
+
+
+def prepare(settings: Settings) -> AppState:
+    """Everything of a backend that needs no database; nothing is opened yet.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    for entry in settings.allowed_hosts:
+        if split_host(entry) is None:
+            raise UsageError(f"allowed host {entry!r}: expected NAME or NAME:PORT")
+    with contextlib.suppress(OSError):
+        settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    frontend = frontend_dir()
+    state = AppState(
+        settings=settings,
+        static=StaticFiles(frontend / "static"),
+        sessions=SessionStore(settings.state_dir / "web-sessions.json"),
+        token=LoginToken(settings.state_dir, settings.login_url_file),
+        failures=FailureLimit(),
+        state=State(track=settings.replay is None),
+    )
+    state.hub = Hub(Frames(state), settings.tick_ms / 1000)
+    state.feed = Feed(state.state, state.hub.notify)
+    state.pages = Pages(state, Templates(frontend / "templates"))
+    return state
+
+
+@asynccontextmanager
+async def opened(state: AppState, link_socket: socket.socket | None = None) -> AsyncIterator[asyncio.Task[None]]:
+    """Open a prepared backend, and close it at the end.
+
+    What the run holds already is folded in the background, so that pages are served at once; collectors are let in when
+    that is done. The task that does it is yielded: it fails when the store is damaged.
+
+    Args:
+        link_socket: where collectors connect, bound; by default the one of the settings. A replay has none.
+
+    Raises:
+        TidegateError: the store, the link or the recording cannot be opened.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if state.replay:
+            loading = await _open_replay(state, stack)
+        else:
+            loading = await _open_live(state, stack, link_socket)
+        stack.push_async_callback(_cancel, loading)
+        # The last in is the first out: streams end before what feeds them does.
+        stack.callback(state.hub.close)
+        state.static.warm()
+        yield loading
+
+
+async def _open_replay(state: AppState, stack: contextlib.AsyncExitStack) -> asyncio.Task[None]:
+    assert state.settings.replay is not None  # noqa: S101 - what replay means
+    recording = await open_recording(state.settings.replay)
+    stack.push_async_callback(recording.close)
+    state.opened = Opened(recording.store, recording.run, None, recording.report.to_dict())
+    stack.callback(_shut, state)
+    return asyncio.create_task(state.feed.load(recording.store.reads.records(recording.run.id)), name="tidegate-load")
+
+
+async def _open_live(
+    state: AppState, stack: contextlib.AsyncExitStack, link_socket: socket.socket | None
+) -> asyncio.Task[None]:
+    settings = state.settings
+    store = await open_store(settings.database)
+    stack.push_async_callback(store.close)
+    sock = link_socket if link_socket is not None else bind_link(settings.link_socket)
+    stack.callback(sock.close)
+    stack.push_async_callback(state.feed.close)
+    ingest = Ingest(store, on_commit=state.feed.on_commit)
+    run = await ingest.start()
+    stored = run.last_ord
+    stack.push_async_callback(ingest.stop)
+    link = LinkServer(ingest, sock, allowed_uids=settings.link_uids)
+    stack.push_async_callback(link.stop)
+    state.opened = Opened(store, run, Live(ingest, link), None)
+    stack.callback(_shut, state)
+
+    async def load() -> None:
+        await state.feed.load(store.reads.records(run.id, to_ord=stored))
+        await link.start()
+        while True:
+            await asyncio.sleep(_SOURCES_S)
+            state.hub.notify()
+
+    return asyncio.create_task(load(), name="tidegate-load")
+
+
+def _shut(state: AppState) -> None:
+    state.opened = None
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def build(settings: Settings) -> FastAPI:
+    """The application for another ASGI server; its lifespan opens and closes the backend."""
+    state = prepare(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with opened(state):
+            yield
+
+    return create_app(state, lifespan)
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The listening TCP socket of the pages.
+
+    Raises:
+        UsageError: the address is not one of this machine's loopback, or cannot be had.
+    """
+    host = "127.0.0.1" if settings.host == "localhost" else settings.host.strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise UsageError(f"--host {settings.host}: expected an IP address or localhost") from None
+    if not address.is_loopback:
+        raise UsageError(
+            f"--host {settings.host} can be reached from other machines, and Tidegate's pages have no TLS. Serve on "
+            f"127.0.0.1 and forward the port: ssh -L {settings.port or 6456}:127.0.0.1:{settings.port or 6456} HOST"
+        )
+    sock = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, settings.port))
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise UsageError(f"port {settings.port} of {host}: {error.strerror}; choose another with --port") from None
+    return sock
+
+
+def announce(url: str) -> None:
+    """Print the login URL."""
+    print(f"Tidegate is ready. Open (once): {url}", flush=True)
+
+
+def run(
+    settings: Settings,
+    *,
+    http_socket: socket.socket | None = None,
+    link_socket: socket.socket | None = None,
+    on_ready: Callable[[str], None] = announce,
+) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code.
+
+    Args:
+        http_socket: bound by :func:`bind`, by a process with more rights perhaps.
+        link_socket: bound by :func:`tidegate.ingest.bind_link`; none in a replay.
+        on_ready: called with the login URL when the pages can be opened.
+
+    Raises:
+        TidegateError: the backend cannot be opened.
+    """
+    sock = http_socket if http_socket is not None else bind(settings)
+    with contextlib.suppress(KeyboardInterrupt), sock:
+        asyncio.run(_serve(settings, sock, link_socket, on_ready))
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """Ends open streams before it waits for connections to close, and leaves signals to us."""
+
+    def __init__(self, config: uvicorn.Config, state: AppState, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._state = state
+        self._tell = started
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        # uvicorn would raise the signal again at the end, and SIGTERM would kill us before the store is closed.
+        return contextlib.nullcontext()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._state.hub.close()
+        await super().shutdown(sockets)
+
+
+async def _serve(
+    settings: Settings, sock: socket.socket, link_socket: socket.socket | None, on_ready: Callable[[str], None]
+) -> None:
+    state = prepare(settings)
+    host, port = sock.getsockname()[:2]
+    config = uvicorn.Config(
+        create_app(state),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    server = _Server(config, state, lambda: on_ready(state.token.publish(host, port)))
+    this = asyncio.current_task()
+    assert this is not None  # noqa: S101 - a coroutine runs in a task
+
+    def stop() -> None:
+        if server.started:
+            server.should_exit = True
+        else:
+            this.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        async with opened(state, link_socket) as loading:
+            # It ends only by failing; then there is nothing true to show.
+            loading.add_done_callback(lambda task: None if task.cancelled() or task.exception() is None else stop())
+            await server.serve(sockets=[sock])
+            if loading.done():
+                await loading
+    except asyncio.CancelledError:
+        pass
+    finally:
+        state.token.withdraw()

@@ -1,0 +1,96 @@
+"""What a request handler finds: the one object that holds everything of this backend."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Scope
+
+from tidegate.errors import UnavailableError
+from tidegate.settings import Settings
+from tidegate.web.cost import OwnCost
+
+if TYPE_CHECKING:
+    from tidegate.fold import State
+    from tidegate.ingest import Ingest, LinkServer
+    from tidegate.store import Run, Store
+    from tidegate.web.feed import Feed
+    from tidegate.web.hub import Hub
+    from tidegate.web.pages import Pages
+    from tidegate.web.security import FailureLimit, LoginToken, SessionStore
+    from tidegate.web.static import StaticFiles
+
+
+@dataclass(slots=True)
+class Live:
+    """What only a live backend has: the ways to and from collectors. A replay has no such object."""
+
+    ingest: Ingest
+    link: LinkServer
+
+
+@dataclass(slots=True)
+class Opened:
+    """The run that is shown."""
+
+    store: Store
+    run: Run
+    live: Live | None
+    report: dict[str, Any] | None
+    """What was found wrong while a recording was read; none when live."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AppState:
+    """Everything of one backend. ``tidegate.app`` builds, opens and closes it."""
+
+    settings: Settings
+    static: StaticFiles
+    sessions: SessionStore
+    token: LoginToken
+    failures: FailureLimit
+    state: State
+    feed: Feed = field(init=False)
+    hub: Hub = field(init=False)
+    pages: Pages = field(init=False)
+    opened: Opened | None = None
+    cost: OwnCost = field(default_factory=OwnCost)
+    started_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+
+    @property
+    def replay(self) -> bool:
+        """Whether a recording is shown."""
+        return self.settings.replay is not None
+
+    async def loaded(self) -> Opened:
+        """The run, once the records from before the start are folded.
+
+        Raises:
+            UnavailableError: the backend is not open.
+        """
+        if self.opened is None:
+            raise UnavailableError("the backend is starting or ending; try again")
+        await self.feed.loaded.wait()
+        return self.opened
+
+    def sources(self) -> list[dict[str, Any]]:
+        """The collectors, whether they are connected, and when they last said something."""
+        live = self.opened.live if self.opened is not None else None
+        if live is not None:
+            return live.link.sources()
+        return [
+            {
+                "src": source.src, "role": source.src.rpartition("-")[0], "version": "", "host": source.host,
+                "connected": False, "last_t_us": source.last_t_us, "queued": None, "records": source.last_seq + 1,
+                "lost": None,
+            }
+            for source in self.state.sources.values()
+        ]  # fmt: skip
+
+
+def app_state(scope: Scope) -> AppState:
+    """The state of the application that serves this request."""
+    state: AppState = scope["app"].state.tidegate
+    return state

@@ -1,0 +1,17 @@
+"""Every number and word shown on a page: what it means, how it is computed, where it comes from, what it is not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ._definition import Definition
+from .calls import CALLS
+from .charts import CHARTS
+from .health import HEALTH
+from .hosts import HOSTS
+from .sessions import SESSIONS
+
+DEFINITIONS: Final[tuple[Definition, ...]] = (*SESSIONS, *CALLS, *CHARTS, *HOSTS, *HEALTH)
+"""All definitions, in the order of the page."""
+
+__all__ = ["DEFINITIONS", "Definition"]

@@ -1,0 +1,99 @@
+"""From committed batches to the state that pages show: every record once, in the order of its ordinal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
+
+from tidegate.fold import State, apply
+from tidegate.store import AnyLine, CommittedBatch
+from tidegate_collectors.records import CallEnd, CallStart, MemBurst, MemEvent, SessionEnd, SessionStart
+
+URGENT: Final = frozenset({CallStart, CallEnd, MemBurst, MemEvent, SessionStart, SessionEnd})
+"""Records that are sent to the browser without waiting for the tick."""
+
+SLICE: Final = 512
+"""Records folded before the event loop gets a turn: about 2 ms."""
+
+MAX_WAITING: Final = 8
+"""Batches that may wait for the fold; with more, ingest itself waits, so that a flood cannot fill the memory."""
+
+
+class Feed:
+    """Folds batches into a state, in slices between which others get their turn.
+
+    Args:
+        state: what is folded into.
+        on_change: called after each slice; the argument says whether it held a record of :data:`URGENT`.
+
+    Attributes:
+        loaded: set when the records from before the start are folded; until then the state is of the past.
+    """
+
+    def __init__(self, state: State, on_change: Callable[[bool], None]) -> None:
+        self.state = state
+        self.loaded = asyncio.Event()
+        self._on_change = on_change
+        self._waiting: deque[CommittedBatch] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Records that are committed and not yet folded."""
+        return sum(len(batch.records) for batch in self._waiting)
+
+    async def load(self, batches: AsyncIterator[list[tuple[int, AnyLine]]]) -> None:
+        """Fold what the store holds already; batches that are committed meanwhile wait for the end of it."""
+        async for records in batches:
+            for start in range(0, len(records), SLICE):
+                self._fold(records[start : start + SLICE])
+                await asyncio.sleep(0)
+        # Whoever connects fetches the whole state first; what led to it is no news.
+        self.state.changes()
+        self.loaded.set()
+        self._wake()
+
+    def on_commit(self, batch: CommittedBatch) -> None:
+        """Take a committed batch; called in the event loop, in order."""
+        self._waiting.append(batch)
+        if not self.loaded.is_set():
+            return
+        while len(self._waiting) > MAX_WAITING:
+            self._take(self._waiting.popleft().records)
+        self._wake()
+
+    async def close(self) -> None:
+        """Fold the rest."""
+        if self._task is not None:
+            await self._task
+        if self.loaded.is_set():
+            while self._waiting:
+                self._take(self._waiting.popleft().records)
+
+    def _wake(self) -> None:
+        if self._waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._drain(), name="tidegate-fold")
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            batch = self._waiting[0]
+            for start in range(0, len(batch.records), SLICE):
+                # on_commit may have folded this batch while we slept; the ordinals tell.
+                self._take(batch.records[start : start + SLICE])
+                await asyncio.sleep(0)
+            if self._waiting and self._waiting[0] is batch:
+                self._waiting.popleft()
+
+    def _take(self, records: Sequence[tuple[int, AnyLine]]) -> None:
+        if self._fold(records):
+            self._on_change(any(type(record) in URGENT for _, record in records))
+
+    def _fold(self, records: Iterable[tuple[int, AnyLine]]) -> bool:
+        state, before = self.state, self.state.ord
+        for ordinal, record in records:
+            # Lines from before the start can come twice: from the store and as a batch that was under way.
+            if ordinal > state.ord:
+                apply(state, ordinal, record)
+        return state.ord != before
