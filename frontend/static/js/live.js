@@ -1,0 +1,156 @@
+// The Live page: host memory with the sessions stacked, a row a session, the events.
+
+import { decodeF8, getJson, path } from "./api.js";
+import { HostChart } from "./hostchart.js";
+import { kind, line } from "./events.js";
+import { bytes, bytesPair, category, clean, commandLabel, duration, el, integer, known, percent, setText, stateWords } from "./format.js";
+import { startShell, throttled } from "./shell.js";
+import { drawSparkline, sparkColours } from "./sparkline.js";
+import { store, WINDOW_US } from "./store.js";
+import { Table } from "./table.js";
+
+const DRAW_MS = 250;
+const SORT_MS = 2000;
+const FEED_SHOWN = 200;
+
+const byId = (id) => document.getElementById(id);
+const visible = new Set();
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) visible.add(entry.target); else visible.delete(entry.target);
+  draw();
+}, { rootMargin: "60px" });
+let colours = sparkColours();
+const changed = new Set();
+let sortedAt = 0;
+
+const num = (key, label, def, value, show = bytes) => ({ key, label, def, num: true, value, update: (node, s) => setText(node, show(value(s))) });
+
+const table = new Table(byId("sessions"), [
+  { key: "state", label: "state", value: (s) => s.state, also: [{ key: "priority", label: "priority", value: (s) => ["low", "normal", "high"].indexOf(s.priority), num: true }],
+    cell: () => el("span", { class: "state" }, el("span"), el("small", { class: "muted" })), update: (node, s) => { setText(node.children[0], stateWords(s.state)); setText(node.children[1], s.priority); node.classList.toggle("lost", s.state === "lost"); } },
+  { key: "title", label: "session", head: true, value: (s) => s.title || s.id, also: [{ key: "agent", label: "agent", value: (s) => s.agent }], cell: titleCell, update: updateTitle },
+  { key: "spark", label: "memory", cell: () => { const canvas = el("canvas", { role: "img", "aria-label": "memory of the last 120 s" }); watcher.observe(canvas); return canvas; }, update: (node, s) => { node.session = s; } },
+  { key: "current", label: "current call", def: "session.current_age_us", value: (s) => s.current?.started_us ?? null, cell: currentCell, update: updateCurrent },
+  { key: "memory", label: "runtime / calls", def: "session.used_bytes", num: true, value: (s) => (s.runtime_bytes || 0) + (s.calls_bytes || 0), update: (node, s) => setText(node, bytesPair(s.runtime_bytes, s.calls_bytes)) },
+  num("peak", "peak", "session.peak_bytes", (s) => s.peak_bytes),
+  num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration),
+  num("bursts", "bursts", "session.bursts", (s) => s.bursts, integer),
+  num("ooms", "OOM", "session.ooms", (s) => s.ooms, integer),
+], { id: (s) => s.id, open: (id) => location.assign(path("sessions", id)), sort: ["state", true] });
+
+function titleCell() { return el("span", { class: "cell", "data-text": true }, el("a", { tabindex: -1 }), el("small", { class: "muted" })); }
+function updateTitle(node, s) {
+  const [link, id] = node.children;
+  setText(link, clean(s.title || s.id, 80));
+  const href = path("sessions", s.id);
+  if (link.getAttribute("href") !== href) link.setAttribute("href", href);
+  setText(id, [clean(s.agent, 40), s.title && s.title !== s.id ? clean(s.id, 80) : ""].filter(Boolean).join(" · "));
+}
+
+function currentCell() {
+  return el("span", { class: "cell wide" }, el("span", { class: "swatch", "aria-hidden": "true" }), el("span", { "data-text": true }), el("small", { class: "muted" }, el("span"), " ", el("span", { def: "session.current_age_us" })));
+}
+function updateCurrent(node, s) {
+  const [mark, command, below] = node.children;
+  const call = s.current;
+  mark.className = call ? `swatch ${category(call.category)}` : "";
+  setText(command, call ? commandLabel(call) : "");
+  setText(below.children[0], call ? call.category : s.state === "running" ? "thinking" : "");
+  const age = call ? store.now() - call.started_us : null;
+  // Below ten seconds tenths are enough; more would only flicker.
+  setText(below.children[1], age === null ? "" : duration(age < 1e7 ? Math.max(0, Math.round(age / 1e5) * 1e5) : Math.round(age / 1e6) * 1e6));
+}
+
+const host = new HostChart(byId("host"), byId("host-legend"), document.querySelector('[data-twin="host"]'));
+
+function drawNumbers() {
+  let used = 0, total = 0, cpus = 0, busy = 0;
+  let measured = false;
+  for (const one of store.hosts.values()) {
+    // A host that only introduced itself has no figures yet.
+    if (!known(one.mem_available_bytes) || !one.mem_total_bytes) continue;
+    measured = true;
+    used += one.mem_total_bytes - one.mem_available_bytes; total += one.mem_total_bytes; cpus += one.cpus || 1; busy += (one.cpu_busy_ratio || 0) * (one.cpus || 1);
+  }
+  let running = 0, calls = 0;
+  for (const s of store.sessions.values()) { if (s.state === "running") running++; calls += s.calls_running; }
+  setText(byId("n-memory"), measured ? bytesPair(used, total) : "–");
+  setText(byId("n-sessions"), integer(running));
+  setText(byId("n-calls"), integer(calls));
+  setText(byId("n-cpu"), cpus ? percent(busy / cpus) : "–");
+  setText(byId("n-lost"), integer(store.lost.total));
+  byId("n-lost").classList.toggle("trouble", store.lost.total > 0);
+  byId("empty").hidden = store.sessions.size > 0 || store.replay;
+  byId("empty-collector").hidden = store.sources.some((source) => source.connected);
+}
+
+function drawTable() {
+  const now = performance.now();
+  const added = [...changed].some((id) => !table.patch(store.sessions.get(id)));
+  if (added || now - sortedAt > SORT_MS) { table.update([...store.sessions.values()]); sortedAt = now; }
+  changed.clear();
+  const to = store.now(), from = to - WINDOW_US;
+  for (const canvas of visible) if (canvas.session) drawSparkline(canvas, store.sparkWindow(canvas.session.id, from), from, to, canvas.session.peak_bytes, colours);
+}
+
+function tick() {
+  for (const s of store.sessions.values()) if (s.current) changed.add(s.id);
+  draw();
+}
+
+const draw = throttled(() => { drawNumbers(); drawTable(); host.draw(); }, DRAW_MS);
+
+// --- the feed
+
+let feedHeld = false, feedTop = 0;
+function drawFeed() {
+  if (feedHeld) { setText(byId("feed-pause"), `Held, ${integer(store.events.filter((event) => event.ord > feedTop).length)} new`); return; }
+  const filter = byId("feed-filter").value;
+  const feed = byId("feed");
+  const shown = store.events.filter((event) => (!filter || kind(event.type) === filter) && event.type !== "capability").slice(0, FEED_SHOWN);
+  const newest = shown.findIndex((event) => event.ord <= feedTop);
+  const fresh = feed.dataset.filter === filter && newest >= 0 ? shown.slice(0, newest) : shown;
+  if (fresh === shown) feed.replaceChildren(...shown.map(line)); else feed.prepend(...fresh.map(line));
+  while (feed.children.length > FEED_SHOWN) feed.lastChild.remove();
+  feed.dataset.filter = filter;
+  feedTop = store.events.length ? store.events[0].ord : 0;
+}
+const feedSoon = throttled(drawFeed, DRAW_MS);
+byId("feed-filter").addEventListener("change", () => { byId("feed").dataset.filter = "\u0000"; drawFeed(); });
+byId("feed-pause").setAttribute("data-def", "event.ord");
+byId("feed-pause").addEventListener("click", (event) => {
+  feedHeld = !feedHeld;
+  event.currentTarget.setAttribute("aria-pressed", String(feedHeld));
+  if (!feedHeld) { setText(event.currentTarget, "Hold"); drawFeed(); }
+});
+
+// --- pause, theme, start
+
+const pause = byId("pause");
+pause.addEventListener("click", () => {
+  if (store.paused) store.resume(); else store.pause();
+  pause.setAttribute("aria-pressed", String(store.paused));
+  setText(pause, store.paused ? "Resume" : "Pause");
+});
+document.addEventListener("tidegate:theme", () => { colours = sparkColours(); draw(); });
+
+async function loadHost() {
+  const to = Math.round(store.now()), from = Math.round(to - WINDOW_US);
+  try {
+    const series = await getJson(`/api/host/series?from_us=${from}&to_us=${to}&px=480`);
+    const t = decodeF8(series.t_ms), used = decodeF8(series.used_bytes);
+    host.setHistory(Array.from(t, (ms, i) => [ms * 1000, used[i]]));
+    draw();
+  } catch (error) { console.info(`host history: ${error.message}`); }
+}
+
+store.subscribe((change) => {
+  if (change.all) { for (const id of store.sessions.keys()) changed.add(id); sortedAt = 0; loadHost(); feedTop = 0; byId("feed").dataset.filter = "\u0000"; feedSoon(); draw(); }
+  if (change.frame) {
+    for (const s of change.frame.sessions || []) changed.add(s.id);
+    if (change.frame.events?.length) feedSoon();
+    draw();
+  }
+});
+setInterval(() => { if (!store.replay && !store.paused && !document.hidden) tick(); }, 500);
+startShell();

@@ -1,0 +1,243 @@
+// The Session page: the numbers, the timeline, the call that is chosen. The URL's hash holds call and zoom.
+
+import { getJson, path } from "./api.js";
+import { drawCall, drawNothing } from "./callpanel.js";
+import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch } from "./format.js";
+import { Lanes } from "./lanes.js";
+import { Panels, PRESSURE } from "./panels.js";
+import { memoryLayers, Series } from "./series.js";
+import { startShell, throttled } from "./shell.js";
+import { store } from "./store.js";
+import { Timeline } from "./timeline.js";
+
+const DRAW_MS = 300;
+const DETAIL_MS = 1000;
+const byId = (id) => document.getElementById(id);
+const id = decodeURIComponent(byId("session").dataset.session);
+const api = `/api${path("sessions", id)}`;
+
+let session = null, selected = null, detail = null, detailTimer = 0;
+const calls = new Map();
+let events = [];
+
+const start = () => session?.started_us ?? 0;
+function end() {
+  if (!session) return 1e6;
+  if (session.state === "running" && !store.replay) return Math.max(store.now(), session.last_t_us || 0);
+  return Math.max(session.ended_us ?? 0, session.last_t_us ?? 0, session.started_us + 1000);
+}
+
+const series = new Series(id, () => draw(), (error) => setText(byId("readout"), `The series could not be loaded: ${error.message}`));
+const timeline = new Timeline({
+  panels: byId("panels"), crosshair: byId("crosshair"), brush: byId("brush"), axis: byId("axis"), bounds: () => ({ startUs: start(), endUs: end() }),
+  callbacks: {
+    changed: (byUser) => { if (!session) return; if (byUser) { writeHash(); drawQuick(); } draw(); ask(); },
+    hover: readout,
+    pick: (t, target) => {
+      const call = target.dataset?.call ?? (target.closest(".plot")?.id === "lanes" ? null : lanes.at(t, end())?.id);
+      if (call) select(call);
+    },
+  },
+});
+const lanes = new Lanes(byId("lanes"), timeline, (call) => select(call, true));
+const model = () => ({ session, calls: lanes.calls, events, series, startUs: start(), endUs: end() });
+const panels = new Panels(timeline, model);
+
+function ask(immediately = false) { series.request(() => timeline.view, () => timeline.width, immediately); }
+
+// --- numbers above
+
+let cells = null;
+function strip() {
+  const spans = [
+    ["session", "session.id", (s) => clean(s.title || s.id, 60), true], ["state", "session.exit_code", (s) => s.state === "ended" && (s.exit_code || known(s.signal)) ? `○ ended, exit ${exitWords({ ...s, oom: false })}` : stateWords(s.state)],
+    ["priority", "session.priority", (s) => s.priority],
+    ["duration", "session.duration_us", (s) => { const us = (s.ended_us ?? end()) - s.started_us; return us < 6e7 ? duration(us) : elapsed(us); }],
+    ["runtime / peak", "session.peak_bytes", (s) => bytesPair(s.runtime_bytes, s.peak_bytes)],
+    ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? end()) - s.started_us))],
+    ["bursts in calls", "session.bursts_in_calls", (s) => `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}`],
+    ["calls", "session.calls_total", (s) => integer(s.calls_total)],
+    ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
+    ["OOM", "session.ooms", (s) => s.ooms ? integer(s.ooms) : ""], ["left behind", "session.left_behind", (s) => s.left_behind ? integer(s.left_behind) : ""],
+  ];
+  if (!cells) {
+    cells = spans.map(([label, def, , text]) => el("div", { def }, el("a", { class: "label", href: `/definitions#${def}` }, label), el("b", { "data-text": text })));
+    byId("strip").replaceChildren(...cells);
+  }
+  spans.forEach(([label, , show], i) => {
+    const words = show(session);
+    setText(cells[i].lastChild, words);
+    cells[i].hidden = words === "";
+    if (label === "session") cells[i].lastChild.title = clean(session.id, 200);
+    if (label === "OOM" || label === "left behind" || (label === "state" && words.includes("exit"))) cells[i].lastChild.classList.add("trouble");
+  });
+  document.title = `${clean(session.title || session.id, 60)} · Tidegate`;
+}
+
+let legendKeys = "";
+function legend() {
+  const used = new Set([...calls.values()].map((call) => (CATEGORIES.includes(call.category) ? call.category : "other")));
+  const keys = CATEGORIES.filter((name) => used.has(name));
+  if (keys.join() === legendKeys && byId("legend").childElementCount) return;
+  legendKeys = keys.join();
+  byId("legend").replaceChildren(el("span", {}, el("span", { class: "swatch runtime" }), "runtime"), ...keys.map((name) => el("span", {}, swatch(name), name)), el("span", {}, el("span", { class: "trouble" }, "▼ "), "burst"), el("span", {}, el("span", { class: "trouble" }, "✕ "), "OOM"));
+  byId("pressure-legend").replaceChildren(...PRESSURE.map(([key]) => el("span", {}, el("span", { class: `swatch p-${key}` }), key === "cpu" ? "CPU" : key === "io" ? "I/O" : key)));
+}
+
+// --- the crosshair's numbers
+
+function readout(t) {
+  const node = byId("readout");
+  if (!session || t === null) { node.replaceChildren(...resolution()); return; }
+  const memory = series.memory.at(t), wait = series.wait.at(t), pressure = series.pressure.at(t);
+  const part = (label, def, text) => el("span", {}, `${label} `, el("b", { def }, text));
+  const parts = [part("at", "axis.time_us", elapsed(t - start(), 1e5))];
+  if (series.gaps.some(([from, to]) => from <= t && t < to)) parts.push(el("span", {}, "not measured"));
+  else {
+    if (memory) for (const { key } of memoryLayers(series.memory)) if (key === "runtime" || memory[key] > 0) parts.push(part(key, key === "runtime" ? "series.memory.runtime_bytes" : "series.memory.calls", bytes(memory[key])));
+    if (known(wait?.percent)) parts.push(part("wait", "series.wait.percent", `${wait.percent.toFixed(0)} %`));
+    if (pressure) for (const [key, , def] of PRESSURE) if (pressure[key] > 0) parts.push(part(`${key} pressure`, def, `${pressure[key].toFixed(1)} %`));
+  }
+  const call = lanes.at(t, end());
+  if (call) parts.push(el("span", {}, "call ", el("b", { def: "call.ordinal" }, integer(call.ordinal))));
+  node.replaceChildren(...parts);
+}
+
+function resolution() {
+  if (!known(series.resolutionUs)) return [];
+  return [el("span", { def: "series.resolution_us" }, `one point stands for ${duration(series.resolutionUs)}; extremes are kept`)];
+}
+
+// --- the chosen call
+
+function select(call, focus = false) {
+  selected = call;
+  lanes.selected = call;
+  detail = calls.has(call) ? { call: calls.get(call) } : null;
+  writeHash();
+  const chosen = calls.get(call);
+  if (chosen) timeline.reveal(chosen.started_us, chosen.ended_us ?? chosen.started_us);
+  drawQuick();
+  drawDetail();
+  loadDetail();
+  if (focus) byId("call").focus({ preventScroll: true });
+}
+
+function deselect() { selected = null; detail = null; lanes.selected = null; writeHash(); drawDetail(); drawQuick(); byId("lanes").focus({ preventScroll: true }); }
+
+async function loadDetail() {
+  clearTimeout(detailTimer); detailTimer = 0;
+  const wanted = selected;
+  if (!wanted) return;
+  try {
+    const body = await getJson(`${api}${path("calls", wanted)}`);
+    if (selected === wanted) { detail = body; drawDetail(); }
+  } catch (error) { if (selected === wanted && !detail) byId("call").replaceChildren(el("p", { class: "trouble", text: error.message })); }
+}
+
+function drawDetail() {
+  const node = byId("call");
+  if (!selected) { drawNothing(node, calls.size); return; }
+  if (!detail) return;
+  const hadFocus = node.contains(document.activeElement) && document.activeElement !== node;
+  drawCall(node, detail, { startUs: start(), nowUs: end(), select: (call) => select(call, true), close: deselect });
+  if (hadFocus) node.focus({ preventScroll: true });
+}
+
+// --- the URL
+
+function writeHash() {
+  const parts = new URLSearchParams();
+  if (selected) parts.set("call", selected);
+  if (timeline.zoomed) { const [from, to] = timeline.view; parts.set("from", Math.round(from)); parts.set("to", Math.round(to)); }
+  const hash = parts.toString();
+  history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
+}
+
+function readHash() {
+  const parts = new URLSearchParams(location.hash.slice(1));
+  const from = Number(parts.get("from")), to = Number(parts.get("to"));
+  if (Number.isFinite(from) && to > from) { timeline.following = false; timeline.set(from, to, false); }
+  const call = parts.get("call");
+  if (call && call !== selected) select(call);
+}
+addEventListener("hashchange", readHash);
+
+// --- drawing
+
+// What answers a click or key at once; the charts follow when it is their turn.
+function drawQuick() { lanes.draw(end()); timeline.drawAxis(); }
+
+function drawNow() {
+  if (!session) return;
+  strip(); legend();
+  lanes.draw(end());
+  panels.draw();
+  timeline.drawAxis();
+  const follow = byId("follow");
+  follow.hidden = session.state !== "running" || store.replay;
+  follow.setAttribute("aria-pressed", String(timeline.following));
+  byId("zoom-reset").disabled = !timeline.zoomed;
+  if (timeline.pointed === null || timeline.pointed === undefined) readout(null); else timeline.point(timeline.pointed);
+}
+const draw = throttled(drawNow, DRAW_MS);
+document.addEventListener("tidegate:theme", () => draw());
+
+// --- controls
+
+byId("follow").addEventListener("click", () => { timeline.following = !timeline.following; draw(); ask(); });
+byId("zoom-in").addEventListener("click", () => timeline.scale(0.5));
+byId("zoom-out").addEventListener("click", () => timeline.scale(2));
+byId("zoom-reset").addEventListener("click", () => { timeline.following = session?.state === "running" && !store.replay; timeline.reset(); });
+document.addEventListener("keydown", (event) => {
+  if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "+" || event.key === "=") timeline.scale(0.5);
+  else if (event.key === "-") timeline.scale(2);
+  else if (event.key === "Escape") { if (timeline.zoomed) timeline.reset(); else if (selected) deselect(); }
+  else if (event.key === "[") timeline.pan(-0.5);
+  else if (event.key === "]") timeline.pan(0.5);
+});
+
+// --- data
+
+let loading = null;
+async function load() {
+  loading ??= getJson(api).finally(() => { loading = null; });
+  let body;
+  try { body = await loading; } catch (error) { setText(byId("readout"), error.message); return; }
+  const first = session === null;
+  session = body.session; events = body.events || [];
+  calls.clear();
+  for (const call of body.calls) calls.set(call.id, call);
+  lanes.calls = calls.values();
+  if (first) { timeline.following = session.state === "running" && !store.replay; readHash(); }
+  if (selected) loadDetail(); else drawDetail();
+  draw(); ask(true);
+}
+
+function applyFrame(frame) {
+  let mine = false;
+  for (const view of frame.sessions || []) if (view.id === id) { session = view; mine = true; }
+  let changed = false;
+  for (const call of frame.calls || []) {
+    if (call.session !== id) continue;
+    calls.set(call.id, call); changed = true;
+    if (call.id === selected) {
+      detail = { ...detail, call }; drawDetail();
+      if (!detailTimer) detailTimer = setTimeout(loadDetail, DETAIL_MS);
+    }
+  }
+  if (changed) lanes.calls = calls.values();
+  for (const event of frame.events || []) if (event.session === id && !events.some((known) => known.ord === event.ord)) { events.push(event); mine = true; }
+  const points = frame.series?.[id];
+  if (points) series.add(points);
+  if (mine || changed || points) { draw(); if (series.stale) ask(); }
+}
+
+store.subscribe((change) => {
+  if (change.all) load();
+  else if (change.frame && session) applyFrame(change.frame);
+});
+setInterval(() => { if (session?.state === "running" && !store.replay && !store.paused && timeline.following) draw(); }, 500);
+drawDetail();
+startShell();
