@@ -37,7 +37,9 @@ def request(verb: str, *, timeout_s: float = TIMEOUT_S, **fields: Any) -> dict[s
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(timeout_s)
             sock.connect(path)
-            sock.sendall(json.dumps(message).encode("utf-8", "replace") + b"\n")
+            # Names that are no UTF-8 arrive as lone surrogates, which no JSON holds: they are sent with "?" in place.
+            text = json.dumps(message, ensure_ascii=False)
+            sock.sendall(text.encode("utf-8", "replace") + b"\n")
             reply = _read_line(sock)
     except (FileNotFoundError, ConnectionRefusedError):
         raise NoCollectorError(f"no collector listens at {path}; start one with: sudo tidegate collect") from None

@@ -94,17 +94,24 @@ def main(ns: argparse.Namespace) -> int:
     }
     sys.stdout.flush()
     sys.stderr.flush()
+    # Whoever ignores it has the kernel throw exit statuses away; the command gets it back as it was.
+    on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
         os.close(read_end)
+        signal.signal(signal.SIGCHLD, on_child)
         _become(program, command, fields, write_end, before)
     os.close(write_end)
     try:
         status = _wait(child)
     finally:
+        # What came for the child and found it gone must not strike us now: our part is to tell its exit code.
+        while signal.sigtimedwait(_WATCHED, 0) is not None:
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGCHLD, on_child)
     registered = os.read(read_end, 1) == b"r"
     os.close(read_end)
     if registered:
@@ -141,7 +148,8 @@ def _become(program: str, command: list[str], fields: dict[str, Any], pipe: int,
         # Python ignores these two; a program that writes to a closed pipe is meant to die of it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # in the background of a script it stays ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             os.execv(program, command)  # noqa: S606 - no shell is the point

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import logging
 import os
 import selectors
 import socket
@@ -16,13 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_collectors.kernel import agent_protocol
+from tidegate_collectors.kernel import agent_protocol, procfs_files
 from tidegate_collectors.kernel.agent_protocol import Request
 from tidegate_collectors.link.peer import Peer, peer_of
 
 MAX_CONNECTIONS: Final = 256
 IDLE_S: Final = 10.0
 """A connection that says nothing for so long is closed: nobody keeps the others out by being silent."""
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[Peer, Request], dict[str, Any]]
 
@@ -35,10 +38,20 @@ class _Connection:
     def __init__(self, sock: socket.socket, peer: Peer) -> None:
         self.sock = sock
         self.peer = peer
+        self._started = self._start_ticks()
         self.buffer = bytearray()
         self.last_s = time.monotonic()
         self.refused = False
         """It said something too long; the rest is thrown away, so that it can still read why."""
+
+    def speaks_for_itself(self) -> bool:
+        """Whether the process that connected still lives. It may have left the socket to others and ended; then its
+        number can be anybody's by now, and a request would capture a stranger."""
+        return self._started is not None and self._start_ticks() == self._started
+
+    def _start_ticks(self) -> int | None:
+        stat = procfs_files.read_stat(self.peer.pid)
+        return stat.start_ticks if stat is not None and not stat.dead else None
 
 
 class AgentServer:
@@ -107,7 +120,7 @@ class AgentServer:
         while (end := connection.buffer.find(b"\n")) >= 0:
             line = bytes(connection.buffer[:end])
             del connection.buffer[: end + 1]
-            if not self._reply(connection, self._answer(connection.peer, line)):
+            if not self._reply(connection, self._answer(connection, line)):
                 return
         if len(connection.buffer) >= agent_protocol.MAX_LINE_BYTES:
             limit = agent_protocol.MAX_LINE_BYTES
@@ -115,11 +128,17 @@ class AgentServer:
             connection.buffer.clear()
             self._reply(connection, {"ok": False, "error": f"a line longer than {limit} bytes"})
 
-    def _answer(self, peer: Peer, line: bytes) -> dict[str, Any]:
+    def _answer(self, connection: _Connection, line: bytes) -> dict[str, Any]:
         try:
-            return {"ok": True, **self._handler(peer, agent_protocol.decode(line))}
+            request = agent_protocol.decode(line)
+            if not connection.speaks_for_itself():
+                raise Refused(f"process {connection.peer.pid}, which connected, is gone or not visible here")
+            return {"ok": True, **self._handler(connection.peer, request)}
         except (agent_protocol.RequestError, Refused) as error:
             return {"ok": False, "error": str(error)}
+        except Exception:
+            log.exception("a request of process %d failed", connection.peer.pid)
+            return {"ok": False, "error": "the collector has a defect; its log says more"}
 
     def _reply(self, connection: _Connection, reply: dict[str, Any]) -> bool:
         try:
@@ -158,7 +177,7 @@ def _listen(path: Path, group: str | None) -> socket.socket:
             os.umask(before)
         if gid is not None:
             with contextlib.suppress(PermissionError):
-                os.chown(temporary, -1, gid)
+                os.chown(temporary, -1, gid, follow_symlinks=False)
         listener.listen(64)
         listener.setblocking(False)
         temporary.rename(path)

@@ -6,6 +6,7 @@ A pread of an open control file takes a few microseconds, opening it afresh ten 
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,13 @@ class MemoryCounters:
 
 
 class ControlFiles:
-    """Readers of the files in one directory; every read of a group that is gone gives ``None``."""
+    """Readers of the files in one directory; every read of a group that is gone gives ``None``.
+
+    At most half of the files that the process may have open stay open, :attr:`kept` over all groups: thousands of
+    calls at once must not keep a launcher from connecting. Beyond that, each reading opens its file.
+    """
+
+    kept = 0
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -50,11 +57,22 @@ class ControlFiles:
         """Content of a small file, or ``None``."""
         try:
             descriptor = self._open.get(name)
-            if descriptor is None:
-                descriptor = self._open[name] = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
+            if descriptor is not None:
+                return os.pread(descriptor, 4096, 0).decode("ascii", "replace")
+            descriptor = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        keep = ControlFiles.kept < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        if keep:
+            self._open[name] = descriptor
+            ControlFiles.kept += 1
+        try:
             return os.pread(descriptor, 4096, 0).decode("ascii", "replace")
         except OSError:
             return None
+        finally:
+            if not keep:
+                os.close(descriptor)
 
     def number(self, name: str) -> int | None:
         """A file of one number; ``None`` for ``max`` and for v1's "no limit"."""
@@ -77,6 +95,7 @@ class ControlFiles:
         """Close what was opened; a later read opens it again."""
         for descriptor in self._open.values():
             os.close(descriptor)
+        ControlFiles.kept -= len(self._open)
         self._open.clear()
 
 

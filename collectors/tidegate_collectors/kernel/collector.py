@@ -125,6 +125,7 @@ class Collector:
         self.execute(self._tracker.shutdown(now_us()))
         for session in self._tracker.sessions:
             self._ledger.finish(session.id, session.next_call)
+        self._ledger.close()
         self._sampler.close()
         self._groups.close()
 
@@ -148,7 +149,9 @@ class Collector:
                 runtime_depth=request.runtime_depth,
                 memcg_id=groups.runtime.memcg_id if groups else None,
             )
-        except OSError:
+        except BaseException:
+            # A counter may be there already: what is full or gone is found out one step later.
+            self._observer.untrack(groups.runtime.id if groups else None, subject)
             self._groups.drop_session(request.session)
             raise
         outputs = self._tracker.start_session(

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -109,8 +109,17 @@ class Daemon:
             self._arm()
             while not self._stopping:
                 for key, _ in self._selector.select():
-                    key.data()
+                    self._guarded(key.data)
                 self._arm()
+
+    @staticmethod
+    def _guarded(call: Callable[[], None]) -> None:
+        """A defect that one session hits must not end the observation of all others. Each call consumes what woke it
+        before it works on it, so this does not spin."""
+        try:
+            call()
+        except Exception:
+            log.exception("a defect; the observation goes on")
 
     # --- set-up ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +160,7 @@ class Daemon:
             tracker=Tracker(call_naming(config), window_us=config.window_us),
             sampler=Sampler(self.observer, kills_reported=reported),
             tree=tree,
-            ledger=CallLedger(config.runtime_dir / "sessions"),
+            ledger=self._open_ledger(),
             send=self.link.send,
         )
         defer(self.collector.shutdown)
@@ -192,6 +201,15 @@ class Daemon:
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+
+    def _open_ledger(self) -> CallLedger:
+        directory = self._config.runtime_dir / "sessions"
+        try:
+            ledger = CallLedger(directory)
+        except OSError as error:
+            raise CollectError(f"cannot use {directory}: {error.strerror or error}") from error
+        self._resources.callback(ledger.close)
+        return ledger
 
     def _hello(self) -> Hello:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -48,8 +48,9 @@ class Groups:
         """
         if self._tree is None:
             return None
-        self._to_remove.pop(session, None)
         groups = self._tree.add_session(session)
+        for handle in self._to_remove.pop(session, ()):  # the same directories, in use again
+            handle.close()
         self._sessions[session] = groups
         try:
             groups.runtime.move(pid)

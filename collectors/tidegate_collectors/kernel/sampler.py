@@ -5,34 +5,27 @@ A figure is sent when it changed, and once a second when it did not. All samples
 
 from __future__ import annotations
 
-import os
 import resource
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
-from tidegate_collectors.kernel import procfs_files
-from tidegate_collectors.kernel.cgroup_files import HOST_PRESSURE, ControlFiles, MemoryCounters, Psi, read_psi
+from tidegate_collectors.kernel.cgroup_files import MemoryCounters, Psi
 from tidegate_collectors.kernel.cgroups import CgroupHandle
+from tidegate_collectors.kernel.host_sampler import REPEAT_US, HostSampler, psi_sample
 from tidegate_collectors.kernel.observer import Observer, SubjectStats
 from tidegate_collectors.records import (
-    HostSample,
     Loss,
     MemEvent,
     MemSample,
-    PsiSample,
     Record,
     SchedSample,
-    SelfCost,
 )
 
 PERIOD_S = 0.1
-REPEAT_US = 1_000_000
-"""A sample that says nothing new is sent this often."""
+MAX_PER_TICK = 256
+"""Subjects looked at in one tick; with more of them, each has its turn every few ticks, and its windows are longer."""
 
-_HOST_STEP_BYTES = 1 << 20
 _SubjectKind = Literal["runtime", "call", "session"]
 
 
@@ -45,6 +38,10 @@ class Target:
     call: str | None
     subject: int
     group: CgroupHandle | None
+
+
+_Key = tuple[str, str, str | None]
+_Item = tuple[_Key, Target]
 
 
 @dataclass(slots=True)
@@ -71,25 +68,32 @@ class Sampler:
     def __init__(self, observer: Observer, *, kills_reported: bool) -> None:
         self._observer = observer
         self._kills_reported = kills_reported
-        self._last: dict[tuple[str, str, str | None], _Last] = {}
+        self._last: dict[_Key, _Last] = {}
         self._host = HostSampler(observer)
         self._lost: dict[str, int] = {}
+        self._turn = 0
 
     def sample(self, targets: Iterable[Target], now_us: int) -> list[Record]:
         """One tick."""
         records: list[Record] = self._losses(now_us)
-        seen: set[tuple[str, str, str | None]] = set()
-        for target in targets:
-            key: tuple[str, str, str | None] = (target.session, target.kind, target.call)
-            seen.add(key)
+        all_of = {(target.session, target.kind, target.call): target for target in targets}
+        for key, target in self._in_turn(list(all_of.items())):
             last = self._last.get(key)
             if last is None:
                 last = self._last[key] = _Last(sched_us=now_us, psi_us=now_us)
             records.extend(self._sample(target, last, now_us))
-        for key in self._last.keys() - seen:
-            del self._last[key]
+        for gone in self._last.keys() - all_of.keys():
+            del self._last[gone]
         records.extend(self._host.sample(now_us))
         return records
+
+    def _in_turn(self, items: list[_Item]) -> list[_Item]:
+        """All of a few; of many, those whose turn it is: no agent may have us eat a CPU by starting thousands."""
+        if len(items) <= MAX_PER_TICK:
+            return items
+        first = self._turn % len(items)
+        self._turn = first + MAX_PER_TICK
+        return [*items[first : self._turn], *items[: max(self._turn - len(items), 0)]]
 
     def count_events(self, count: int) -> None:
         """The observer delivered ``count`` events: part of our own cost."""
@@ -213,89 +217,6 @@ class Sampler:
         sample.session, sample.call, sample.subject = target.session, target.call, target.kind
         last.psi, last.psi_us = psi, now_us
         records.append(sample)
-
-
-def psi_sample(now: Psi, before: Psi, *, t_us: int, window_us: int) -> PsiSample:
-    """The growth of the totals between two readings."""
-
-    def grown(new: int | None, old: int | None) -> int | None:
-        return max(new - (old or 0), 0) if new is not None else None
-
-    return PsiSample(
-        t=t_us,
-        memory_some_us=grown(now.memory_some_us, before.memory_some_us),
-        memory_full_us=grown(now.memory_full_us, before.memory_full_us),
-        cpu_some_us=grown(now.cpu_some_us, before.cpu_some_us),
-        io_some_us=grown(now.io_some_us, before.io_some_us),
-        io_full_us=grown(now.io_full_us, before.io_full_us),
-        window_us=window_us,
-    )
-
-
-class HostSampler:
-    """The host's memory, CPUs and pressure, and the collector's own cost."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._meminfo = ControlFiles(Path("/proc"))
-        self._pressure = ControlFiles(Path("/proc/pressure"))
-        self._available = 0
-        self._psi = read_psi(self._pressure, HOST_PRESSURE)
-        self._sent_us = 0
-        self._psi_us = 0
-        self._busy_us = procfs_files.parse_cpu_busy_us(self._meminfo.text("stat") or "")
-        self._own_us = own_cpu_us()
-        self._bpf_us = observer.run_time_us() or 0
-        self.events = 0
-
-    def close(self) -> None:
-        """Close the files held open."""
-        self._meminfo.close()
-        self._pressure.close()
-
-    def sample(self, now_us: int) -> list[Record]:
-        """A host sample when available memory moved by a megabyte, or a second is over."""
-        memory = procfs_files.parse_meminfo(self._meminfo.text("meminfo") or "")
-        moved = abs(memory.available_bytes - self._available) >= _HOST_STEP_BYTES
-        if not moved and now_us - self._sent_us < REPEAT_US:
-            return []
-        busy_us, own_us = procfs_files.parse_cpu_busy_us(self._meminfo.text("stat") or ""), own_cpu_us()
-        bpf_us = self._observer.run_time_us()
-        own = SelfCost(cpu_us=own_us - self._own_us, rss_bytes=own_rss_bytes(), events=self.events)
-        if bpf_us is not None:
-            own.bpf_run_us, self._bpf_us = max(bpf_us - self._bpf_us, 0), bpf_us
-        records: list[Record] = [
-            HostSample(
-                t=now_us,
-                mem_available_bytes=memory.available_bytes,
-                mem_total_bytes=memory.total_bytes,
-                cpu_busy_us=max(busy_us - self._busy_us, 0),
-                swap_used_bytes=memory.swap_used_bytes,
-                window_us=now_us - self._sent_us if self._sent_us else None,
-                own=own,
-            )
-        ]
-        self._available, self._sent_us, self._busy_us, self._own_us = memory.available_bytes, now_us, busy_us, own_us
-        self.events = 0
-        if now_us - self._psi_us >= REPEAT_US:
-            psi = read_psi(self._pressure, HOST_PRESSURE)
-            if self._psi_us and psi != Psi():
-                sample = psi_sample(psi, self._psi, t_us=now_us, window_us=now_us - self._psi_us)
-                sample.subject = "host"
-                records.append(sample)
-            self._psi, self._psi_us = psi, now_us
-        return records
-
-
-def own_cpu_us() -> int:
-    """CPU time of this process, all threads."""
-    return time.process_time_ns() // 1000
-
-
-def own_rss_bytes() -> int:
-    """Resident memory of this process."""
-    fields = (procfs_files.read_text("/proc/self/statm", 128) or "").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
 
 def raise_file_limit() -> None:

@@ -87,7 +87,7 @@ class Tracker(EventReader):
         named = self._naming(argv)
         if call is None or call.pid != pid:
             process = self._processes[pid]
-            self._members(process.subject).discard(pid)
+            self._leave(process.subject, pid)
             call = self._add_call(session, self.new_subject(), pid, t_us)
             process.subject = call.subject
             track: list[Output] = [TrackCall(session.id, call.id, call.subject, session.subject, pid)]

@@ -66,7 +66,7 @@ class EventReader(Book):
             return outputs
         session = owned[0]
         if (process := self._processes.pop(event.pid, None)) is not None:
-            self._members(process.subject).discard(event.pid)
+            self._leave(process.subject, event.pid)
         call = self._add_call(session, event.subject, event.pid, event.t_us)
         call.seen = 0 if event.kind == EventKind.FORK else 1
         self._name(call, (event.comm,))
@@ -150,9 +150,11 @@ class EventReader(Book):
                 left_behind=call.ended if call else session.ended,
             )
         )
-        self._members(subject).discard(event.pid)
-        if call is not None and event.pid == call.pid and not call.ended:
+        measure = call is not None and event.pid == call.pid and not call.ended
+        if call is not None and measure:
             call.ended, call.status, call.end_us = True, event.a, event.t_us
+        self._leave(subject, event.pid)
+        if call is not None and measure:
             outputs.append(MeasureCall(session.id, call.id, call.subject))
         if call is None and event.pid == session.pid and not session.ended:
             outputs.extend(self._root_gone(session, event))

@@ -74,6 +74,10 @@ class Session:
     next_call: int = 1
     pids: set[int] = field(default_factory=set)
     calls: dict[int, Call] = field(default_factory=dict)
+    emptied: list[Call] = field(default_factory=list)
+    """Calls that have ended and lost their last process, and are to be dropped."""
+    open_calls: int = 0
+    """Calls that are not to be dropped yet."""
     ended: bool = False
     dropped: bool = False
     root_gone_us: int | None = None

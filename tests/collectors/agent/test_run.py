@@ -237,3 +237,41 @@ def test_a_user_of_the_group_may_start_sessions(tmp_path: Path) -> None:
         rig.sink.wait_for(lambda records: any(isinstance(record, SessionEnd) for record in records))
         (start,) = rig.sink.of(SessionStart)
         assert start.session == "u1"
+
+
+def ignoring(number: signal.Signals, *command: str) -> list[str]:
+    """A command that starts with this signal ignored, as from a script's background or a daemon."""
+    program = (
+        f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, *command]
+
+
+@pytest.mark.parametrize("number", [signal.SIGCHLD, signal.SIGINT, signal.SIGHUP])
+def test_ignored_signals_stay_ignored_and_the_exit_code_is_told(env: dict[str, str], number: signal.Signals) -> None:
+    """Whoever ignores SIGCHLD has the kernel throw exit statuses away: the launcher would wait for ever."""
+    look = [sys.executable, "-c", "print(open('/proc/self/status').read()); raise SystemExit(3)"]
+    plain = subprocess.run(ignoring(number, *look), env=env, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(
+        ignoring(number, TIDEGATE, "run", "--", *look), env=env, capture_output=True, text=True, timeout=10
+    )
+    ours = signals_of(done.stdout)
+    assert ours == signals_of(plain.stdout)
+    assert number in ours
+    assert done.returncode == 3
+
+
+def signals_of(status: str) -> set[int]:
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def test_a_name_that_is_no_utf8_keeps_nobody_from_running(tmp_path: Path) -> None:
+    program = os.fsencode(tmp_path) + b"/caf\xe9"
+    Path(os.fsdecode(program)).symlink_to("/bin/true")
+    with running_daemon(tmp_path) as rig:
+        done = rig.run("run", "--title", os.fsdecode(b"t\xe9"), "--", os.fsdecode(program))
+        assert (done.returncode, done.stderr) == (0, "")
+        rig.sink.wait_for(lambda records: any(isinstance(record, SessionEnd) for record in records))
+        (start,) = [record for record in rig.sink.records if isinstance(record, SessionStart)]
+        assert (start.agent, start.title) == ("caf?", "t?")

@@ -177,11 +177,13 @@ def test_hostile_names_are_kept_as_text(rig: DaemonRig, tmp_path: Path) -> None:
     tool = directory / "x".join(name.split("/"))
     tool.write_text("#!/bin/sh\nsleep 0.4\n")
     tool.chmod(0o755)
-    done = rig.run("run", "--session", "s1", "--title", name, "--", "sh", "-c", '"$0"; true', str(tool))
+    title = name + "b" * 10_000
+    done = rig.run("run", "--session", "s1", "--title", title, "--", "sh", "-c", '"$0"; true', str(tool))
     assert done.returncode == 0
     rig.sink.wait_for(over)
     (start,) = [record for record in rig.sink.records if isinstance(record, SessionStart)]
-    assert start.title == name
+    assert title.startswith(start.title)
+    assert start.title.startswith(name)
     assert len(starts(rig)) == 1
 
 
@@ -425,3 +427,22 @@ def test_a_peer_speaks_for_itself_only(tmp_path: Path) -> None:
         rig.sink.wait_for(lambda records: any(isinstance(record, SessionStart) for record in records))
         assert b"did not launch session s1" in ask(rig, b'{"verb":"ended","session":"s1","exit_code":0}\n')
         assert run.wait(10) == 0
+
+
+def test_a_defect_does_not_end_the_observation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN ticks that fail WHEN they work again THEN a session is observed as ever."""
+    with running_daemon(tmp_path) as rig:
+        failed = []
+
+        def broken(now_us: int) -> None:
+            failed.append(now_us)
+            raise KeyError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.daemon.collector, "tick", broken)
+            until = time.monotonic() + 5
+            while not failed and time.monotonic() < until:
+                time.sleep(0.05)
+        assert failed
+        assert rig.run("run", "--session", "s1", "--", "true").returncode == 0
+        rig.sink.wait_for(over)

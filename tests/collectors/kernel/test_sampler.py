@@ -14,8 +14,9 @@ from tests.support.scripted_observer import ScriptedObserver
 from tidegate_collectors.kernel import cgroup_layout, procfs_files
 from tidegate_collectors.kernel.cgroup_files import Psi
 from tidegate_collectors.kernel.cgroups import CgroupHandle, CgroupTree
+from tidegate_collectors.kernel.host_sampler import own_rss_bytes, psi_sample
 from tidegate_collectors.kernel.observer import SubjectStats
-from tidegate_collectors.kernel.sampler import Sampler, Target, own_rss_bytes, psi_sample
+from tidegate_collectors.kernel.sampler import MAX_PER_TICK, Sampler, Target
 from tidegate_collectors.records import (
     HostSample,
     Loss,
@@ -216,3 +217,19 @@ def test_pressure_and_charge_come_from_the_group(group: CgroupHandle, observer: 
     assert (memory.charged_bytes is not None) == (group.memory_dir is not None)
     (psi,) = [r for r in later if isinstance(r, PsiSample) and r.session]
     assert (psi.subject, psi.window_us, psi.memory_some_us) == ("session", 1_000_000, 0)
+
+
+def test_of_thousands_of_calls_each_has_its_turn(sampler: Sampler, observer: ScriptedObserver) -> None:
+    count = 3 * MAX_PER_TICK - 100
+    targets = [Target("call", "s", f"c{n}", n, None) for n in range(count)]
+    observer.by_subject.update({n: SubjectStats(anon_bytes=4096, oncpu_us=n) for n in range(count)})
+    seen: list[str | None] = []
+    cpu_us = 0
+    for tick in range(3):
+        records = sampler.sample(targets, T0 + tick * 100_000)
+        memory = of(records, MemSample)
+        assert len(memory) <= MAX_PER_TICK, "one tick does not take for ever"
+        seen += [record.call for record in memory if isinstance(record, MemSample)]
+        cpu_us += sum(record.oncpu_us for record in records if isinstance(record, SchedSample))
+    assert sorted(map(str, seen)) == sorted(f"c{n}" for n in range(count))
+    assert cpu_us == sum(range(count)), "what was skipped is told later"

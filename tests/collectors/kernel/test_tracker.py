@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -431,3 +432,15 @@ def test_numbers_of_calls_go_on_where_an_earlier_session_stopped() -> None:
 def test_a_repeated_call_event_is_one_call(rig: Rig) -> None:
     rig.feed(fork(2000, 1, 11), call(2000, C1, 11, "a"), call(2000, C1, 11, "a"))
     assert len([command for command in rig.commands if isinstance(command, PlaceCall)]) == 1
+
+
+def test_thousands_of_calls_at_once_cost_no_more_each() -> None:
+    """An event must not cost what there is of calls: a fork storm would stop the collector for seconds."""
+    count, rig = 4000, Rig()
+    began = time.process_time()
+    for n in range(count):
+        rig.feed(fork(2000 + n, 1, 100 + n), call(2000 + n, C1 + n, 100 + n, "sleep"))
+    rig.feed(*(exited(9000 + n, C1 + n, 100 + n) for n in range(count)))
+    assert time.process_time() - began < 1.5, "0.3 s are usual, 6 s were"
+    assert len(rig.dropped) == len(rig.of(CallEnd)) == count
+    assert rig.tracker.pids() == [ROOT]
