@@ -14,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class KernelPrograms(BuildHookInterface[Any]):
     """Compiles them before a wheel is packed, where a compiler is at hand; else the wheel has their source only."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
         """Called by hatchling; ``version`` is ``standard`` or ``editable``."""
         if version == "editable":  # the start script builds them in the checkout
             return

@@ -284,9 +284,7 @@ backend_failed() {
     exit 4
 }
 
-# A recording is read before the first page, so it gets longer.
 wait_s=30
-[[ -z $REPLAY ]] || wait_s=120
 deadline=$((SECONDS + wait_s))
 until healthy; do
     mine "$BACKEND_PID" || backend_failed
@@ -323,7 +321,7 @@ say "logs: $LOG_DIR    Ctrl-C stops everything"
 if [[ -n $REPLAY ]]; then
     say "replaying $REPLAY; nothing is traced or changed on this host"
 elif ! is_root; then
-    say "without root the collector samples /proc: short calls, scheduling waits and in-kernel bursts are missing."
+    say "without root the collector samples /proc: short calls, short peaks and single waits are missed."
     say "  'sudo ./start_backend.sh' traces with BPF; '$TIDEGATE doctor' tells what else this host lacks."
 fi
 

@@ -20,7 +20,7 @@ from tidegate.fold import State
 from tidegate.ingest import Ingest, LinkServer, bind_link
 from tidegate.ingest.replay import open_recording
 from tidegate.settings import Settings
-from tidegate.store import open_store
+from tidegate.store import AnyLine, open_store
 from tidegate.web import AppState, Live, Opened, create_app
 from tidegate.web.feed import Feed
 from tidegate.web.frames import Frames
@@ -33,6 +33,9 @@ from tidegate.web.templates import Templates
 
 GRACE_S: Final = 2
 """How long an answer that is under way may take after the server was told to end, seconds."""
+
+READ_AHEAD_S: Final = 1.0
+"""How long the first page waits for a recording, seconds; after that it is served, and the API says 503 meanwhile."""
 
 _SOURCES_S: Final = 1.0
 """How often the collectors' connections are looked at for the stream."""
@@ -68,8 +71,9 @@ def prepare(settings: Settings) -> AppState:
 async def opened(state: AppState, link_socket: socket.socket | None = None) -> AsyncIterator[asyncio.Task[None]]:
     """Open a prepared backend, and close it at the end.
 
-    What the run holds already is folded in the background, so that pages are served at once; collectors are let in when
-    that is done. The task that does it is yielded: it fails when the store is damaged.
+    What the run holds already is folded in the background, so that pages are served and collectors let in at once: the
+    fold of a long run takes minutes, and what they keep for us meanwhile is bounded. The task that does it is yielded:
+    it fails when the store is damaged, or the ingest has ended.
 
     Args:
         link_socket: where collectors connect, bound; by default the one of the settings. A replay has none.
@@ -82,7 +86,6 @@ async def opened(state: AppState, link_socket: socket.socket | None = None) -> A
             loading = await _open_replay(state, stack)
         else:
             loading = await _open_live(state, stack, link_socket)
-        stack.push_async_callback(_cancel, loading)
         # The last in is the first out: streams end before what feeds them does.
         stack.callback(state.hub.close)
         state.static.warm()
@@ -90,12 +93,37 @@ async def opened(state: AppState, link_socket: socket.socket | None = None) -> A
 
 
 async def _open_replay(state: AppState, stack: contextlib.AsyncExitStack) -> asyncio.Task[None]:
-    assert state.settings.replay is not None  # noqa: S101 - what replay means
-    recording = await open_recording(state.settings.replay)
-    stack.push_async_callback(recording.close)
-    state.opened = Opened(recording.store, recording.run, None, recording.report.to_dict())
-    stack.callback(_shut, state)
-    return asyncio.create_task(state.feed.load(recording.store.reads.records(recording.run.id)), name="tidegate-load")
+    path = state.settings.replay
+    assert path is not None  # noqa: S101 - what replay means
+    is_read = asyncio.Event()
+
+    def progress(records: int) -> None:
+        state.records_read = records
+
+    async def load() -> None:
+        recording = await open_recording(path, on_progress=progress)
+        try:
+            state.opened, state.records_read = (
+                Opened(recording.store, recording.run, None, recording.report.to_dict()),
+                None,
+            )
+            is_read.set()
+            await state.feed.load(recording.store.reads.records(recording.run.id))
+            await asyncio.Event().wait()  # until it is cancelled at the end
+        finally:
+            _shut(state)
+            await recording.close()
+
+    progress(0)
+    loading = asyncio.create_task(load(), name="tidegate-load")
+    stack.push_async_callback(_cancel, loading)
+    # What is no recording shows at once, and a small one is read at once. A large one is read while pages say so.
+    waiting = asyncio.create_task(is_read.wait())
+    await asyncio.wait({loading, waiting}, timeout=READ_AHEAD_S, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if loading.done():
+        await loading
+    return loading
 
 
 async def _open_live(
@@ -109,21 +137,29 @@ async def _open_live(
     stack.push_async_callback(state.feed.close)
     ingest = Ingest(store, on_commit=state.feed.on_commit)
     run = await ingest.start()
-    stored = run.last_ord
     stack.push_async_callback(ingest.stop)
     link = LinkServer(ingest, sock, allowed_uids=settings.link_uids)
     stack.push_async_callback(link.stop)
     state.opened = Opened(store, run, Live(ingest, link), None)
     stack.callback(_shut, state)
 
+    async def past() -> AsyncIterator[list[tuple[int, AnyLine]]]:
+        # Up to what is committed when all before it is folded: the feed keeps only some of what comes meanwhile.
+        while (done := state.state.ord) < run.last_ord:
+            async for records in store.reads.records(run.id, from_ord=done + 1, to_ord=run.last_ord):
+                yield records
+
     async def load() -> None:
-        await state.feed.load(store.reads.records(run.id, to_ord=stored))
         await link.start()
+        await state.feed.load(past())
         while True:
+            ingest.check()
             await asyncio.sleep(_SOURCES_S)
             state.hub.notify()
 
-    return asyncio.create_task(load(), name="tidegate-load")
+    loading = asyncio.create_task(load(), name="tidegate-load")
+    stack.push_async_callback(_cancel, loading)
+    return loading
 
 
 def _shut(state: AppState) -> None:

@@ -499,7 +499,7 @@ class Loss(Record, kw_only=True, tag="loss"):
     where: Annotated[
         Literal["bpf_ring", "bpf_map", "link", "zmq", "sse", "import", "store"], _doc("where they were lost")
     ]
-    count: Annotated[Count, _doc("how many")]
+    count: Annotated[Count, _doc("how many; 0 on the link: nobody knows, because the sender named by `of` is gone")]
     of: Annotated[str, _doc("what they were: samples, events, records; or the src whose seq has the gap")] = ""
     since_us: Annotated[int | None, _doc("time of the last record before the gap")] = None
 

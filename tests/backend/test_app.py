@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +23,9 @@ from tests.support.server import Server, running_server
 from tidegate import app
 from tidegate.errors import BadInputError, NotFoundError, StoreError, TidegateError, UsageError
 from tidegate.ingest import Ingest
+from tidegate.ingest.replay import open_recording
 from tidegate.settings import Settings
-from tidegate.web import create_app
+from tidegate.web import create_app, feed
 from tidegate_collectors.link import Hello, LinkClient, new_src
 from tidegate_collectors.records import Note, RunMeta, SessionStart
 
@@ -368,3 +371,79 @@ def test_id_with_a_slash_over_a_real_connection(server: Server) -> None:
     wait_for_ord(server, 3)
     with server.client() as client:
         assert client.get("/api/sessions/a%2Fb%3Fc").json()["session"]["id"] == "a/b?c"
+
+
+async def test_a_large_recording_is_read_while_pages_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = write_recording(tmp_path / "r.jsonl", [RunMeta(t=T0_US, run="old"), *a_session("s1")])
+    go = asyncio.Event()
+    real = open_recording
+
+    async def slow(path: Path, *, on_progress: Any) -> Any:
+        on_progress(12_345)
+        await go.wait()
+        return await real(path, on_progress=on_progress)
+
+    monkeypatch.setattr(app, "open_recording", slow)
+    monkeypatch.setattr(app, "READ_AHEAD_S", 0.05)
+    state = app.prepare(Settings(state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", replay=recording))
+    async with (
+        app.opened(state),
+        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(state)), base_url="http://127.0.0.1") as client,
+    ):
+        client.cookies.set("tidegate_session", state.sessions.create(), domain="127.0.0.1")
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/")).status_code == 200
+        answer = await client.get("/api/state")
+        assert answer.status_code == 503
+        assert "12,345 records so far" in answer.json()["error"]
+        go.set()
+        await state.feed.loaded.wait()
+        assert len((await client.get("/api/state")).json()["sessions"]) == 1
+        assert state.opened is not None
+        directory = state.opened.store.path.parent
+    assert state.opened is None
+    assert not directory.exists()
+
+
+async def test_collectors_are_let_in_while_the_past_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a run that takes long to fold WHEN a collector sends THEN it does not wait, and nothing is missed."""
+    go = asyncio.Event()
+    state = app.prepare(Settings(state_dir=tmp_path / "state", runtime_dir=tmp_path / "run"))
+    real = state.feed.load
+
+    async def slow(batches: Any) -> None:
+        await go.wait()
+        await real(batches)
+
+    monkeypatch.setattr(type(state.feed), "load", lambda self, batches: slow(batches))
+    monkeypatch.setattr(feed, "MAX_HELD", 10)
+    async with app.opened(state):
+        client = LinkClient(tmp_path / "run" / "link.sock", Hello(role="test", src="test-1", host="box"))
+        client.start()
+        for number in range(200):
+            client.send(Note(t=T0_US + number, text=str(number)))
+        await asyncio.to_thread(client.close, 5.0)
+        assert client.stats.acked_seq == 199
+        assert not state.feed.loaded.is_set()
+        assert state.feed.waiting <= 10
+        go.set()
+        await state.feed.loaded.wait()
+        assert state.opened is not None
+        assert state.state.ord + state.feed.waiting >= state.opened.run.last_ord
+        assert state.state.sources["test-1"].last_seq == 199
+
+
+def test_a_backend_whose_ingest_has_ended_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(self: Ingest) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Ingest, "_gather", defect)
+    settings = Settings(state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", port=0)
+    watchdog = threading.Timer(15.0, os.kill, (os.getpid(), signal.SIGTERM))
+    watchdog.start()
+    with pytest.raises(ZeroDivisionError):
+        app.run(settings, on_ready=lambda url: None)
+    assert watchdog.is_alive(), "it went on until it was told to end"
+    watchdog.cancel()

@@ -42,7 +42,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--run", dest="run_id", default="live", metavar="ID", help="the run (default: live)")
     parser.add_argument("--session", metavar="ID", help="only what concerns this session")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE, not to standard output")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write to FILE; standard output without it, or as -"
+    )
     parser.add_argument("--list", action="store_true", help="print the runs instead, the newest first")
     add_state_dir(parser)
     parser.set_defaults(run=run)
@@ -50,6 +52,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write it. The file appears under its name when it is complete."""
+    if args.output == Path("-"):
+        args.output = None
     if not args.list and args.output is None and sys.stdout.isatty():
         raise UsageError("the records would fill the terminal; give -o FILE, or a pipe")
     return asyncio.run(_run(args))

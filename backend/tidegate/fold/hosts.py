@@ -8,6 +8,7 @@ from tidegate_collectors.records import Capability, HostSample, Loss
 
 from .limits import cut, short_id
 from .model import LostCount
+from .sessions import source_gone
 
 if TYPE_CHECKING:
     from .state import State
@@ -55,5 +56,7 @@ def loss(state: State, record: Loss) -> None:
         known.count += record.count
         known.last_t_us = max(known.last_t_us, record.t)
     state.session_of_known(record)
+    if record.where == "link" and record.count == 0:
+        source_gone(state, short_id(record.of))
     if state.tracker is not None:
         state.tracker.lost = True

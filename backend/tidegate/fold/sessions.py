@@ -74,7 +74,8 @@ def session_end(state: State, record: SessionEnd) -> None:
 
 def lose(state: State, session: Session) -> None:
     """The end of the session and of its running calls will not be seen: nobody knows when it was."""
-    session.phase = "lost"
+    if session.phase == "running":
+        session.phase = "lost"
     if state.tracker is not None:
         state.tracker.sessions.add(session.id)
     for call in session.running.values():
@@ -86,6 +87,25 @@ def lose(state: State, session: Session) -> None:
             state.tracker.call(session.id, call.id)
     session.running.clear()
     session.runtime_bytes = None if session.runtime_bytes is None else 0
+
+
+def find_again(state: State, session: Session, t_us: int) -> None:
+    """The collector of a lost session speaks of it again: it was only out of sight, and so were its calls."""
+    session.phase = "running"
+    for call in session.calls.values():
+        if call.phase == "lost" and call.ended_us is None:
+            call.phase = "running"
+            call.lane = session.lanes.take(t_us)
+            session.running[call.id] = call
+            if state.tracker is not None:
+                state.tracker.call(session.id, call.id)
+
+
+def source_gone(state: State, src: str) -> None:
+    """A collector will not be heard of: what it observed is out of sight."""
+    for session in state.sessions.values():
+        if session.src == src and (session.phase == "running" or session.running):
+            lose(state, session)
 
 
 def new_source(state: State, src: str, host: str) -> None:

@@ -16,6 +16,7 @@ from .changes import Changes, Tracker
 from .events import EventView
 from .limits import Limits, cut, short_id
 from .model import Call, Host, LostCount, Processes, Run, Session, Source, new_session
+from .sessions import find_again
 
 OTHER: Final = "(other)"
 """Key under which names beyond the bound are counted together."""
@@ -91,7 +92,7 @@ class State:
         if record.t > session.last_t_us:
             session.last_t_us = record.t
             if session.phase == "lost" and record.src == session.src:
-                session.phase = "running"  # its collector speaks of it again: it was only out of sight
+                find_again(self, session, record.t)
         if self.tracker is not None:
             self.tracker.sessions.add(session.id)
         return session
@@ -164,8 +165,8 @@ class State:
     def _make_room_for_sessions(self) -> None:
         # A tenth at once, so that a flood of sessions does not search the whole table for each of them.
         wanted = max(1, self.limits.sessions // 10)
-        ended = [key for key, session in self.sessions.items() if session.phase == "ended"][:wanted]
-        for session_id in ended or list(self.sessions)[:wanted]:
+        over = [key for key, session in self.sessions.items() if session.phase != "running"][:wanted]
+        for session_id in over or list(self.sessions)[:wanted]:
             self._drop_session(session_id)
 
     def _make_room_for_calls(self, session: Session) -> None:

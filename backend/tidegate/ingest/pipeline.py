@@ -152,6 +152,11 @@ class Ingest:
         except StoreError as error:
             log.error("the run could not be closed: %s", error)
 
+    def check(self) -> None:
+        """Raise what ended the worker, if anything did: by a defect of ours, nothing would be stored any more."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+
     def record(self, record: Record) -> None:
         """Write a record of the backend itself."""
         self._own.append(record)
@@ -172,6 +177,14 @@ class Ingest:
         if state is None:
             state = self.intake.sources[src] = SourceState(src, last_seq=-1)
         return state
+
+    def gone(self, state: SourceState) -> None:
+        """Write that a sender is gone: what it observed is not seen any more. A number of records cannot be given."""
+        now = now_us()
+        log.warning("%s is gone", state.src)
+        self.record(Loss(t=now, where="link", count=0, of=state.src, since_us=state.last_t or None))
+        since = f"; nothing after {_clock(state.last_t)} UTC was seen" if state.last_t else ""
+        self.record(Note(t=now, text=f"{state.src} is gone{since}", by="tidegate"))
 
     def rejected(self) -> None:
         """Count a connection that was refused."""

@@ -8,7 +8,7 @@ import json
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -153,8 +153,12 @@ class RecordingFile:
             yield [rest]
 
 
-async def load(path: Path, store: Store, *, run_id: str | None = None) -> tuple[Run, Report]:
+async def load(
+    path: Path, store: Store, *, run_id: str | None = None, on_progress: Callable[[int], None] | None = None
+) -> tuple[Run, Report]:
     """Read a recording into a new run of the store.
+
+    ``on_progress`` is called now and then with the number of records read so far.
 
     Broken lines do not end it: they are counted, the first ones named, and each leaves a loss in the run. A last line
     that is cut is tolerated in the same way.
@@ -185,10 +189,10 @@ async def load(path: Path, store: Store, *, run_id: str | None = None) -> tuple[
             )
         for start in range(0, len(lines), _BATCH):
             batch = intake.new_batch()
-            intake.feed(
-                batch, lines[start : start + _BATCH], source=str(path), first_line=number + start
-            )
+            intake.feed(batch, lines[start : start + _BATCH], source=str(path), first_line=number + start)
             await store.commit(run, batch)
+            if on_progress is not None:
+                on_progress(run.last_ord)
             for record in batch.records:
                 if isinstance(record, RunEnd):
                     report.ended_clean = record.clean

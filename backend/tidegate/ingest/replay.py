@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +28,15 @@ class OpenedRecording:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-async def open_recording(path: Path, *, state_dir: Path | None = None) -> OpenedRecording:
+async def open_recording(
+    path: Path, *, state_dir: Path | None = None, on_progress: Callable[[int], None] | None = None
+) -> OpenedRecording:
     """Read a recording (.jsonl, also compressed with gzip or zstd) into a private database.
 
     Args:
         path: the file.
         state_dir: where the private database is made; default: the system's temporary directory.
+        on_progress: called now and then with the number of records read so far.
 
     Raises:
         NotFoundError, BadInputError: see :func:`tidegate.ingest.recording.load`.
@@ -45,7 +49,7 @@ async def open_recording(path: Path, *, state_dir: Path | None = None) -> Opened
     store: Store | None = None
     try:
         store = await open_store(directory / "replay.db")
-        run, report = await load(path, store)
+        run, report = await load(path, store, on_progress=on_progress)
     except BaseException:
         if store is not None:
             await store.close()

@@ -35,6 +35,12 @@ _READ_BYTES: Final = 256 * 1024
 _HELLO_TIMEOUT_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 256
 _MAX_UNSENT_BYTES: Final = 1 << 20
+_MAX_KNOWN: Final = 64
+"""Senders shown, connected or not; those that were away longest are forgotten."""
+GONE_CHECK_S: Final = 1.0
+"""How long after a connection ended it is first asked whether its process is gone too."""
+GONE_AFTER_S: Final = 30.0
+"""How long a sender that seems to live may be away before it counts as gone; it tries again every few seconds."""
 
 
 def bind_link(path: Path, *, gid: int | None = None) -> socket.socket:
@@ -105,6 +111,7 @@ class LinkServer:
         self._connections: dict[str, Connection] = {}
         self._hellos: dict[str, Hello] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._away: dict[str, asyncio.TimerHandle] = {}
 
     async def start(self) -> None:
         """Begin to accept."""
@@ -119,6 +126,9 @@ class LinkServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5.0)
+        for timer in self._away.values():
+            timer.cancel()
+        self._away.clear()
         await self._server.wait_closed()
         self._server = None
         with contextlib.suppress(OSError):
@@ -202,7 +212,21 @@ class LinkServer:
         finally:
             if self._connections.get(src) is connection:
                 del self._connections[src]
+                self._look_after(connection, asyncio.get_running_loop().time() + GONE_AFTER_S)
             connection.ended.set()
+
+    def _look_after(self, connection: Connection, deadline_s: float) -> None:
+        """See to it that a sender that does not come back is told as gone: it cannot say so itself."""
+
+        def look() -> None:
+            del self._away[connection.hello.src]
+            if _lives(connection.peer.pid) and loop.time() < deadline_s:
+                self._look_after(connection, deadline_s)
+            else:
+                self._ingest.gone(connection.state)
+
+        loop = asyncio.get_running_loop()
+        self._away[connection.hello.src] = loop.call_later(GONE_CHECK_S, look)
 
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
@@ -232,14 +256,25 @@ class LinkServer:
             previous.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(previous.ended.wait(), 5.0)
+        if (timer := self._away.pop(hello.src, None)) is not None:
+            timer.cancel()
         state = self._ingest.attach(hello.src)
         state.broken = 0
         connection = Connection(writer, peer, hello, state)
         self._connections[hello.src] = connection
-        self._hellos[hello.src] = hello
+        self._remember(hello)
         connection.send(Down(welcome=Welcome(run=self._ingest.run.id, acked_seq=state.committed_seq)))
         log.info("%s of %s is connected", connection.name, hello.host)
         return connection, rest
+
+    def _remember(self, hello: Hello) -> None:
+        """Keep what a sender said of itself; each start of a collector is one more, and each frame names them all."""
+        self._hellos.pop(hello.src, None)
+        self._hellos[hello.src] = hello
+        for src in [src for src in self._hellos if src not in self._connections][
+            : max(0, len(self._hellos) - _MAX_KNOWN)
+        ]:
+            del self._hellos[src]
 
     async def _read(self, reader: asyncio.StreamReader, connection: Connection, rest: bytes) -> None:
         number = 2  # the hello was line 1
@@ -258,3 +293,8 @@ class LinkServer:
             if not data:
                 return
             rest += data
+
+
+def _lives(pid: int) -> bool:
+    # A process of another pid namespace has the number 0 for us: nobody can tell.
+    return pid == 0 or Path(f"/proc/{pid}").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _PSI: Final = (
     "COALESCE(m.memory_some_us, -1), COALESCE(m.cpu_some_us, -1), COALESCE(m.io_some_us, -1), COALESCE(m.window_us, -1)"
 )
 _WIDTH: Final = 6  # columns of an empty answer: no table has more
+_OF_SESSION: Final = "subjects s INDEXED BY subjects_session"
 _HOST: Final = "m.mem_total_bytes, m.mem_available_bytes, m.cpu_busy_us, COALESCE(m.window_us, -1)"
 
 
@@ -43,6 +45,10 @@ class SampleReads:
         raise NotImplementedError
 
     async def _driver_all(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    async def _driver_array(self, sql: str, parameters: tuple[Any, ...]) -> I8 | None:
+        """Rows of whole numbers as an array (rows, columns); None when there are none."""
         raise NotImplementedError
 
     async def mem_points(self, run: str, session: str, from_us: int, to_us: int) -> MemColumns:
@@ -82,7 +88,7 @@ class SampleReads:
         if not found:
             return HostColumns()
         where = "s.run = ? AND s.no = ?"
-        table = await self._columns("host_samples", _HOST, where, (no, found[0][0]), from_us, to_us)
+        table = await self._columns("host_samples", _HOST, "subjects s", where, (no, found[0][0]), from_us, to_us)
         return HostColumns(
             t_us=table[0],
             mem_total_bytes=table[2],
@@ -99,7 +105,8 @@ class SampleReads:
         calls: list[str] = []
         by_number: dict[int, int] = {}
         for number, kind, call in await self._driver_all(
-            "SELECT no, kind, call FROM subjects WHERE run = ? AND session = ? ORDER BY no", (no, session)
+            f"SELECT no, kind, call FROM {_OF_SESSION} WHERE run = ? AND session = ? ORDER BY no",  # noqa: S608
+            (no, session),
         ):
             if kind == "call" and call is not None:
                 calls.append(call)
@@ -107,24 +114,29 @@ class SampleReads:
             elif kind in ("session", "runtime"):
                 by_number[number] = SESSION if kind == "session" else RUNTIME
         where = "s.run = ? AND s.session = ? AND s.kind IN ('session', 'runtime', 'call')"
-        rows = await self._columns(table, columns, where, (no, session), from_us, to_us)
+        rows = await self._columns(table, columns, _OF_SESSION, where, (no, session), from_us, to_us)
         lookup = np.full(max(by_number, default=0) + 1, RUNTIME, dtype=np.int64)
         for number, subject in by_number.items():
             lookup[number] = subject
         return calls, lookup[rows[1]], rows
 
     async def _columns(
-        self, table: str, columns: str, where: str, key: tuple[Any, ...], from_us: int, to_us: int
+        self, table: str, columns: str, subjects: str, where: str, key: tuple[Any, ...], from_us: int, to_us: int
     ) -> I8:
         """Columns (t, subject number, ``columns``...) as rows of an array, in order of time and then of arrival."""
-        # All parts of these statements are constants of this module; values are bound.
-        head = f"SELECT m.ord, m.t, m.subject, {columns} FROM subjects s JOIN {table} m ON m.run = s.run AND m.subject = s.no"  # noqa: S608, E501
-        inside = await self._driver_all(f"{head} AND m.t BETWEEN ? AND ? WHERE {where}", (from_us, to_us, *key))
+        # All parts of these statements are constants of this module; values are bound. CROSS JOIN: SQLite, which knows
+        # nothing of the tables' sizes, would else go through all samples of the run and ask of each whose it is.
+        head = f"SELECT m.ord, m.t, m.subject, {columns} FROM {subjects} CROSS JOIN {table} m ON m.run = s.run AND m.subject = s.no"  # noqa: S608, E501
+        inside = await self._driver_array(f"{head} AND m.t BETWEEN ? AND ? WHERE {where}", (from_us, to_us, *key))
         latest = f"(SELECT MAX(e.t) FROM {table} e WHERE e.run = s.run AND e.subject = s.no AND e.t < ?)"  # noqa: S608
-        before = await self._driver_all(f"{head} AND m.t = {latest} WHERE {where}", (from_us, *key))
-        rows = [*before, *inside]
-        if not rows:
+        before = await self._driver_array(f"{head} AND m.t = {latest} WHERE {where}", (from_us, *key))
+        found = [part for part in (before, inside) if part is not None]
+        if not found:
             return np.empty((_WIDTH, 0), dtype=np.int64)
-        array = np.array(rows, dtype=np.int64)
-        order = np.lexsort((array[:, 0], array[:, 1]))
-        return np.ascontiguousarray(array[order, 1:].T)
+        return await asyncio.to_thread(_in_order, found)
+
+
+def _in_order(parts: list[I8]) -> I8:
+    array = np.concatenate(parts)
+    order = np.lexsort((array[:, 0], array[:, 1]))
+    return np.ascontiguousarray(array[order, 1:].T)

@@ -28,12 +28,23 @@ def explain(error: BaseException, path: Path) -> StoreError:
     """The error of SQLite or SQLAlchemy as one for people; a full disk becomes :class:`StoreFullError`."""
     cause = getattr(error, "orig", None) or error
     name = getattr(cause, "sqlite_errorname", "") or ""
-    if name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_BUSY", "SQLITE_LOCKED") or "is full" in str(cause):
+    # A file beside the database that cannot grow (the WAL's index, say) is an I/O error to SQLite.
+    full = name.startswith("SQLITE_FULL") or name == "SQLITE_IOERR_WRITE" or "is full" in str(cause)
+    full = full or (("SQLITE_IOERR" in name or "disk I/O error" in str(cause)) and _no_room(path))
+    if full or name in ("SQLITE_BUSY", "SQLITE_LOCKED"):
         reason = "the disk is full" if name not in ("SQLITE_BUSY", "SQLITE_LOCKED") else "the database is locked"
         return StoreFullError(f"{path}: {reason} ({cause}); writing goes on by itself when there is room")
     if name == "SQLITE_NOTADB":
         return StoreError(f"{path} is not a Tidegate database; move it away or choose another --state-dir")
     return StoreError(f"{path}: {cause}")
+
+
+def _no_room(path: Path) -> bool:
+    try:
+        status = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < 64 * 1024
 
 
 def _connector(path: Path, mode: str) -> Callable[..., Coroutine[Any, Any, aiosqlite.Connection]]:

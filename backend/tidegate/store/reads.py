@@ -8,7 +8,9 @@ from typing import Any, Final, cast
 
 import aiosqlite
 import msgspec
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tidegate.errors import NotFoundError, StoreError
@@ -21,6 +23,10 @@ from tidegate.store.rows import AnyLine, decode_stored
 
 ENVELOPE: Final = frozenset({"v", "seq", "src", "t", "type", "host", "session", "turn", "call", "req"})
 _CHUNKS_AT_ONCE: Final = 16
+_ROWS_AT_ONCE: Final = 4096
+_EVENT: Final[dict[str, sa.ColumnClause[Any]]] = {
+    name: sa.column(name, schema.events.c[name].type) for name in ("ord", "t", "type", "session", "call", "line")
+}
 
 
 class Reads(SampleReads):
@@ -47,6 +53,21 @@ class Reads(SampleReads):
                 return cast("Sequence[tuple[Any, ...]]", await driver.execute_fetchall(sql, parameters))
         except SQLITE_ERRORS as error:
             raise explain(error, self._path) from error
+
+    async def _driver_array(self, sql: str, parameters: tuple[Any, ...]) -> NDArray[np.int64] | None:
+        # Block by block: as Python objects the samples of a long run would take ten times the memory of an array, and
+        # to convert all at once would hold up the event loop, whichever thread did it.
+        blocks: list[NDArray[np.int64]] = []
+        try:
+            async with self._engine.connect() as connection:
+                raw = await connection.get_raw_connection()
+                driver: aiosqlite.Connection = raw.driver_connection  # type: ignore[assignment]
+                async with driver.execute(sql, parameters) as cursor:
+                    while rows := cast("list[tuple[Any, ...]]", await cursor.fetchmany(_ROWS_AT_ONCE)):
+                        blocks.append(np.array(rows, dtype=np.int64))
+        except SQLITE_ERRORS as error:
+            raise explain(error, self._path) from error
+        return np.concatenate(blocks) if blocks else None
 
     async def number_of(self, run: str) -> int:
         """The key of a run. Raises :class:`NotFoundError`."""
@@ -131,15 +152,19 @@ class Reads(SampleReads):
     ) -> AsyncIterator[tuple[int, list[bytes]]]:
         """The chunks that hold records with ordinals in ``from_ord..to_ord``: (ordinal of the first line, lines).
 
+        ``to_ord`` is by default the last record that the run has now. A chunk may hold more than was asked for.
+
         Raises:
             StoreError: a chunk is damaged; the message says which.
         """
         table = schema.chunks
         no = await self.number_of(run)
         last = 0
-        where = [table.c.run == no, table.c.first_ord + table.c.n > from_ord]
-        if to_ord is not None:
-            where.append(table.c.first_ord <= to_ord)
+        if to_ord is None:
+            # The last chunk of a live run grows until the next one begins. Without this end, lines that it got after it
+            # was read would be missing in front of chunks that are newer than the reading.
+            ((to_ord,),) = await self._all(sa.select(schema.runs.c.last_ord).where(schema.runs.c.no == no))
+        where = [table.c.run == no, table.c.first_ord + table.c.n > from_ord, table.c.first_ord <= to_ord]
         while True:
             rows = await self._all(
                 sa.select(table.c.no, table.c.first_ord, table.c.codec, table.c.data)
@@ -189,19 +214,29 @@ class Reads(SampleReads):
         limit: int = 200,
     ) -> list[EventRow]:
         """Records that are no samples, the newest first."""
-        table = schema.events
-        statement = sa.select(table.c.ord, table.c.t, table.c.type, table.c.session, table.c.call, table.c.line).where(
-            table.c.run == await self.number_of(run)
+        chosen = None if types is None else list(types)
+        only_losses = chosen == ["loss"]
+        # SQLite knows nothing of the table's size, and left alone would go through all events of the run.
+        index = (
+            " INDEXED BY events_loss" if only_losses else " INDEXED BY events_session" if session is not None else ""
         )
+        statement = (
+            sa.select(*_EVENT.values())
+            .select_from(sa.text(f"events{index}"))
+            .where(sa.column("run") == await self.number_of(run))
+        )
+        if only_losses:
+            # A literal: of a bound value SQLite could not tell that the partial index holds what is asked for.
+            statement = statement.where(_EVENT["type"] == sa.literal_column("'loss'"))
+        elif chosen is not None:
+            statement = statement.where(_EVENT["type"].in_(chosen))
         if session is not None:
-            statement = statement.where(table.c.session == session)
+            statement = statement.where(_EVENT["session"] == session)
         if call is not None:
-            statement = statement.where(table.c.call == call)
-        if types is not None:
-            statement = statement.where(table.c.type.in_(list(types)))
+            statement = statement.where(_EVENT["call"] == call)
         if before_ord is not None:
-            statement = statement.where(table.c.ord < before_ord)
-        rows = await self._all(statement.order_by(table.c.ord.desc()).limit(limit))
+            statement = statement.where(_EVENT["ord"] < before_ord)
+        rows = await self._all(statement.order_by(_EVENT["ord"].desc()).limit(limit))
         return [
             EventRow(ord=ord_, t_us=t, type=type_, session=session_, call=call_, body=_body(line))
             for ord_, t, type_, session_, call_, line in rows

@@ -32,6 +32,11 @@ def _key(name: str, kind: Any = Int) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False, nullable=False)
 
 
+def _index(name: str, *columns: str, where: str) -> sa.Index:
+    condition = sa.text(where)
+    return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
 runs = Table(
     "runs",
     metadata,
@@ -84,6 +89,7 @@ subjects = Table(
     Column("session", Text),
     Column("call", Text),
     Column("host", Text, nullable=False),
+    _index("subjects_session", "run", "session", where="session IS NOT NULL"),
     **_CLUSTERED,
 )
 
@@ -206,14 +212,8 @@ events = Table(
     Column("session", Text),
     Column("call", Text),
     Column("line", Blob, nullable=False),
-    sa.Index(
-        "events_session",
-        "run",
-        "session",
-        "ord",
-        sqlite_where=sa.text("session IS NOT NULL"),
-        postgresql_where=sa.text("session IS NOT NULL"),
-    ),
+    _index("events_session", "run", "session", "ord", where="session IS NOT NULL"),
+    _index("events_loss", "run", "ord", where="type = 'loss'"),
     **_CLUSTERED,
 )
 

@@ -56,6 +56,8 @@ class AppState:
     hub: Hub = field(init=False)
     pages: Pages = field(init=False)
     opened: Opened | None = None
+    records_read: int | None = None
+    """Of a recording that is still being read, how many records so far."""
     cost: OwnCost = field(default_factory=OwnCost)
     started_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
@@ -68,9 +70,11 @@ class AppState:
         """The run, once the records from before the start are folded.
 
         Raises:
-            UnavailableError: the backend is not open.
+            UnavailableError: the backend is not open, or its recording is still being read.
         """
         if self.opened is None:
+            if self.records_read is not None:
+                raise UnavailableError(f"the recording is being read: {self.records_read:,} records so far; try again")
             raise UnavailableError("the backend is starting or ending; try again")
         await self.feed.loaded.wait()
         return self.opened

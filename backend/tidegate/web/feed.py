@@ -21,6 +21,10 @@ MAX_WAITING: Final = 8
 """Batches that may wait for the fold; with more, ingest itself waits, so that a flood cannot fill the memory."""
 
 
+MAX_HELD: Final = 1 << 16
+"""Records that are kept while the past is folded; those before them are read from the store with the past."""
+
+
 class Feed:
     """Folds batches into a state, in slices between which others get their turn.
 
@@ -37,6 +41,7 @@ class Feed:
         self.loaded = asyncio.Event()
         self._on_change = on_change
         self._waiting: deque[CommittedBatch] = deque()
+        self._held = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -45,7 +50,11 @@ class Feed:
         return sum(len(batch.records) for batch in self._waiting)
 
     async def load(self, batches: AsyncIterator[list[tuple[int, AnyLine]]]) -> None:
-        """Fold what the store holds already; batches that are committed meanwhile wait for the end of it."""
+        """Fold what the store holds already; batches that are committed meanwhile wait for the end of it.
+
+        Of those, only the last :data:`MAX_HELD` records or so are kept, so ``batches`` has to go on until everything
+        that is committed by its end has been given.
+        """
         async for records in batches:
             for start in range(0, len(records), SLICE):
                 self._fold(records[start : start + SLICE])
@@ -59,6 +68,9 @@ class Feed:
         """Take a committed batch; called in the event loop, in order."""
         self._waiting.append(batch)
         if not self.loaded.is_set():
+            self._held += len(batch.records)
+            while self._held > MAX_HELD:
+                self._held -= len(self._waiting.popleft().records)
             return
         while len(self._waiting) > MAX_WAITING:
             self._take(self._waiting.popleft().records)

@@ -234,6 +234,8 @@ class Hub:
             subscriber.offer(sse("gap", encode(gap)), self.ord)
         elif after is not None:
             missed = b"".join(frame.data for frame in self._ring if frame.ord > after)
+            if len(hello) + len(missed) > QUEUE_BYTES:  # more than a reader may be behind: the whole state is less
+                missed = sse("gap", encode({"from_ord": after, "to_ord": self.ord}))
             if missed:
                 subscriber.offer(missed, self.ord)
         self.subscribers.add(subscriber)

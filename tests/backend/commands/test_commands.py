@@ -128,6 +128,7 @@ async def test_export_writes_what_came_in(tmp_path: Path) -> None:
     assert listed.stdout.decode().split("\t")[0] == run
     piped = tidegate("export", "--run", run, "--state-dir", str(state))
     assert (piped.returncode, piped.stdout) == (0, (tmp_path / "r.jsonl").read_bytes())
+    assert tidegate("export", "--run", run, "--state-dir", str(state), "-o", "-").stdout == piped.stdout
     out = tmp_path / "out.jsonl"
     done = tidegate("export", "--run", run, "--session", "s1", "-o", str(out), "--state-dir", str(state))
     assert done.returncode == 0

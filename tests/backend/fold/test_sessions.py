@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.support import records as make
 from tests.support.records import MB, at
-from tidegate.fold import State, fold, views
+from tidegate.fold import State, fold, sessions, views
+from tidegate.fold.limits import Limits
 from tidegate.fold.shapes import SessionView
 from tidegate_collectors.records import Loss, MemEvent, RunEnd, RunMeta
 
@@ -179,6 +180,23 @@ def test_sessions_are_lost_when_their_collector_starts_anew_until_it_speaks_of_t
     assert (view.state, view.calls_running, view.calls_total) == ("running", 1, 1)
 
 
+def test_a_collector_that_is_gone_loses_its_sessions_and_calls_until_it_comes_back() -> None:
+    def gone(s: float, src: str) -> Loss:
+        return Loss(v=1, t=at(s), where="link", count=0, of=src)
+
+    stream = [make.session_start(0), make.call_start(1), make.mem(2, 10, call="c1")]
+    src = make.numbered(*stream)[0][1].src
+    state = fold(State(), make.numbered(*stream, gone(3, "kernel-of-another")))
+    assert state.sessions["s"].phase == "running"
+    fold(state, make.numbered(gone(4, src), first=10))
+    view, (call,) = views.session_view(state.sessions["s"]), views.call_views(state.sessions["s"])
+    assert (view.state, view.calls_running, view.ended_us) == ("lost", 0, None)
+    assert (call.state, call.ended_us, call.duration_us) == ("lost", None, None)
+    fold(state, make.numbered(make.mem(5, 10, call="c1"), first=20))
+    view, (call,) = views.session_view(state.sessions["s"]), views.call_views(state.sessions["s"])
+    assert (view.state, view.calls_running, call.state) == ("running", 1, "running")
+
+
 def test_a_collector_of_another_host_does_not_lose_them() -> None:
     state = fold(State(), make.numbered(make.session_start(0), make.host(5, 1, src="kernel-0002", host="other")))
     assert state.sessions["s"].phase == "running"
@@ -208,3 +226,15 @@ def test_long_names_are_shortened_and_stay_apart() -> None:
     for session in state.sessions.values():
         assert len(session.id) <= 256
         assert len(session.title) <= 2048
+
+
+def test_lost_sessions_make_room_before_running_ones() -> None:
+    state = State(Limits(sessions=3))
+    fold(
+        state,
+        make.numbered(*(make.session_start(n, session=name) for n, name in enumerate(("run", "lost-1", "lost-2")))),
+    )
+    for name in ("lost-1", "lost-2"):
+        sessions.lose(state, state.sessions[name])
+    fold(state, make.numbered(make.session_start(9, session="new"), first=10))
+    assert list(state.sessions) == ["run", "lost-2", "new"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,8 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.ingesting import backend, until
+import pytest
+
+from tests.support.ingesting import Peer, backend, until
 from tests.support.scenes import T0
+from tidegate.fold import State, fold
+from tidegate.ingest import server
 from tidegate.store import open_store
 from tidegate_collectors.link import Backoff, Hello, LinkClient
 from tidegate_collectors.records import Loss, MemSample, Note, decode
@@ -106,3 +111,62 @@ async def test_what_a_full_queue_dropped_while_the_backend_was_away_is_a_loss(tm
         assert [record.anon_bytes for record in b.of(MemSample)] == list(range(250, 300))
         assert [(loss.count, loss.of, loss.since_us) for loss in b.of(Loss)] == [(250, "k-1", T0 + 49)]
         client.close()
+
+
+SENDER = """
+import sys, time
+from pathlib import Path
+from tidegate_collectors.link import Hello, LinkClient
+from tidegate_collectors.records import CallStart, MemSample, SessionStart
+client = LinkClient(Path(sys.argv[1]), Hello(role="kernel", src="kernel-1", host="box"))
+client.start()
+client.send(SessionStart(t=10, session="s"))
+client.send(CallStart(t=20, session="s", call="c1", tool="python"))
+client.send(MemSample(t=30, session="s", call="c1", subject="call", anon_bytes=5))
+time.sleep(60)
+"""
+
+
+def start_sender(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", SENDER, str(path)], cwd=REPO)
+
+
+async def test_a_collector_killed_in_the_middle_of_a_call_is_told_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a call that runs WHEN its collector gets kill -9 THEN nobody goes on to show it as running."""
+    monkeypatch.setattr(server, "GONE_CHECK_S", 0.05)
+    async with backend(tmp_path) as b:
+        collector = start_sender(b.server.path)
+        try:
+            await until(lambda: b.of(MemSample))
+            state = fold(State(), [pair for batch in b.batches for pair in batch.records])
+            assert state.sessions["s"].phase == state.sessions["s"].calls["c1"].phase == "running"
+            assert b.of(Loss) == []
+        finally:
+            collector.kill()
+            collector.wait()
+        await until(lambda: b.of(Loss) and b.of(Note))
+        (loss,) = b.of(Loss)
+        assert (loss.where, loss.of, loss.count, loss.since_us) == ("link", "kernel-1", 0, b.of(MemSample)[-1].t)
+        assert "kernel-1 is gone" in b.of(Note)[0].text
+        state = fold(State(), [pair for batch in b.batches for pair in batch.records])
+        assert state.sessions["s"].phase == state.sessions["s"].calls["c1"].phase == "lost"
+
+
+async def test_a_link_that_is_down_for_a_moment_makes_nobody_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "GONE_CHECK_S", 0.02)
+    async with backend(tmp_path) as b:
+        peer = await Peer.connect(b.server.path, "kernel-1")
+        await peer.answer()
+        await peer.close()
+        await asyncio.sleep(0.1)
+        peer = await Peer.connect(b.server.path, "kernel-1")
+        await peer.answer()
+        await asyncio.sleep(0.1)
+        assert b.of(Loss) == []
+        monkeypatch.setattr(server, "GONE_AFTER_S", 0.05)
+        await peer.close()
+        await until(lambda: b.of(Loss))

@@ -11,7 +11,7 @@ import pytest
 from tests.support.ingesting import Peer, backend, until
 from tests.support.scenes import T0, scene, stamped
 from tidegate.errors import UsageError
-from tidegate.ingest import bind_link
+from tidegate.ingest import bind_link, server
 from tidegate.store import StoreFullError, open_store
 from tidegate_collectors.link import Backoff, Hello, LinkClient
 from tidegate_collectors.policies import PolicyDocument
@@ -297,3 +297,30 @@ async def test_a_clean_end_begins_a_new_run_and_a_collector_that_stayed_is_no_ga
         await peer.acked(9)
         assert (len(b.of(MemSample)), b.of(Loss)) == (4, [])
         await peer.close()
+
+
+async def test_senders_of_long_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that is started again and again is a new sender each time, and every frame names all of them."""
+    monkeypatch.setattr(server, "_MAX_KNOWN", 3)
+    async with backend(tmp_path) as b:
+        first = await Peer.connect(b.server.path, "k-0")
+        await first.answer()
+        for number in range(1, 6):
+            peer = await Peer.connect(b.server.path, f"k-{number}")
+            await peer.answer()
+            await peer.close()
+            await until(lambda: sum(source["connected"] for source in b.server.sources()) == 1)
+        assert [source["src"] for source in b.server.sources()] == ["k-0", "k-4", "k-5"]
+        await first.close()
+
+
+async def test_a_worker_that_ended_by_a_defect_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with backend(tmp_path) as b:
+        b.ingest.check()
+        with monkeypatch.context() as patch:
+            patch.setattr(b.ingest.intake, "own", lambda batch, record: 1 / 0)
+            b.ingest.record(Note(t=1, text="x"))
+            await until(lambda: b.ingest._task is not None and b.ingest._task.done())
+        with pytest.raises(ZeroDivisionError):
+            b.ingest.check()
+        b.ingest._task = None  # the test's own end closes the rest

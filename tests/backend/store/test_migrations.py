@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +42,9 @@ async def test_opening_a_migrated_database_leaves_alembic_alone(tmp_path: Path) 
         f"asyncio.run((lambda: open_store(pathlib.Path({str(tmp_path / 't.db')!r}), read_only=True))())\n"
         "assert 'alembic' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -50,3 +55,16 @@ def test_postgresql_could_hold_the_schema() -> None:
         assert "INTEGER" not in text
         for index in table.indexes:
             str(sa.schema.CreateIndex(index).compile(dialect=dialect))
+
+
+async def test_a_database_of_the_first_schema_gets_the_indexes(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    await (await open_store(path)).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "DROP INDEX subjects_session; DROP INDEX events_loss; UPDATE alembic_version SET version_num = '0001'"
+        )
+    await (await open_store(path)).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert {"subjects_session", "events_loss", "events_session"} <= names

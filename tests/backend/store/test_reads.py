@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from tests.backend.store.test_store import batch_of, filled
 from tests.support.scenes import T0, scene_lines, stamped
 from tidegate.errors import NotFoundError
+from tidegate.store import reads as reads_module
 from tidegate_collectors.records import HostSample, MemSample, SessionEnd, SessionStart
 
 NASTY = ["../x", "</script>", 'a"b\\c', "it's; DROP TABLE runs", "\u202egnp", "x" * 10_000, "\x01\x1b[2J", "ü/<&>"]
@@ -98,4 +100,68 @@ async def test_a_session_that_starts_again_is_not_over(tmp_path: Path) -> None:
     await store.commit(run, batch_of(stamped([SessionStart(t=T0 + 9, session="s", title="again")], src="k2")))
     (row,) = await store.reads.sessions()
     assert (row.started_us, row.ended_us, row.exit_code, row.title) == (T0, None, None, "again")
+    await store.close()
+
+
+async def test_what_the_pages_of_a_session_ask_for_goes_by_an_index(tmp_path: Path) -> None:
+    """No read of a session may go through all samples or events of a run, which may last for weeks."""
+    store, run = await filled(tmp_path / "t.db", scene_lines())
+    asked: list[str] = []
+    async with store.reads._engine.connect() as connection:  # the pool gives this connection out again
+        raw = await connection.get_raw_connection()
+        await raw.driver_connection.set_trace_callback(asked.append)  # type: ignore[union-attr]
+    reads = store.reads
+    for points in (reads.mem_points, reads.sched_points, reads.psi_points):
+        assert len((await points(run.id, "s0", T0, T0 + 10**9)).t_us)
+    assert await reads.events(run.id, session="s0", types=["call.end"])
+    assert await reads.events(run.id, types=["loss"]) == []
+    await store.close()
+    connection_ = sqlite3.connect(tmp_path / "t.db")
+    plans = [
+        [str(row[3]) for row in connection_.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        for statement in asked
+        if statement.startswith("SELECT") and "FROM runs" not in statement.replace("\n", "")
+    ]
+    connection_.close()
+    steps = [step for plan in plans for step in plan]
+    assert len(plans) == 3 * 3 + 2
+    assert sum("INDEX subjects_session" in step for step in steps) == 3 * 3
+    assert sum("INDEX events_session" in step for step in steps) == 1
+    assert sum("INDEX events_loss" in step for step in steps) == 1
+    assert [step for step in steps if "SCAN" in step or (step.endswith("(run=?)") and "events_loss" not in step)] == []
+
+
+async def test_a_large_read_leaves_the_event_loop_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = stamped([MemSample(t=T0 + n, session="s", subject="runtime", anon_bytes=n) for n in range(20_000)])
+    store, run = await filled(tmp_path / "t.db", lines)
+    most = 0
+    real = np.array
+
+    def array(rows: list[object], **options: object) -> object:
+        nonlocal most
+        most = max(most, len(rows))
+        return real(rows, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(np, "array", array)
+    memory = await store.reads.mem_points(run.id, "s", T0, T0 + 10**9)
+    assert list(memory.used_bytes[[0, -1]]) == [0, 19_999]
+    assert 0 < most < 10_000
+    await store.close()
+
+
+async def test_a_run_that_grows_while_it_is_read_has_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a reader that stops at the open last chunk WHEN that grows and others follow THEN no line between is left
+    out: reading ends where the run ended when it began."""
+    monkeypatch.setattr(reads_module, "_CHUNKS_AT_ONCE", 1)
+    lines = stamped([MemSample(t=T0 + n, session="s", subject="runtime", anon_bytes=n) for n in range(4000)])
+    store, run = await filled(tmp_path / "t.db", lines[:10])
+    found: list[bytes] = []
+    async for _, some in store.reads.chunks(run.id):
+        found += some
+        if run.last_ord < len(lines):
+            for start in range(10, len(lines), 100):  # until the chunk is full, and further ones begin
+                await store.commit(run, batch_of(lines[start : start + 100]))
+    assert found == lines[: len(found)]
+    assert len(found) >= 10
+    assert (await store.reads.sizes()).chunks > 1
     await store.close()

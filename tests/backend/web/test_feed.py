@@ -128,3 +128,25 @@ async def test_loading_is_no_news_and_urgency_is_told() -> None:
     feed.on_commit(CommittedBatch(52, [(52, SessionStart(t=T0_US, session="urgent"))]))
     await feed.close()
     assert notices == [False, True]
+
+
+async def test_what_is_committed_during_a_long_load_is_kept_only_in_part(
+    ords: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MAX_HELD", 300)
+    records = numbered(2000)
+    feed = Feed(State(), lambda urgent: None)
+    committed = 1000
+
+    async def past() -> AsyncIterator[Numbered]:
+        nonlocal committed
+        while (done := feed.state.ord) < committed:
+            yield records[done : min(done + 100, committed)]
+            if committed < 2000:
+                feed.on_commit(CommittedBatch(committed + 1, records[committed : committed + 100]))
+                committed += 100
+            assert feed.waiting <= 300
+
+    await feed.load(past())
+    await feed.close()
+    assert ords == list(range(1, 2001))

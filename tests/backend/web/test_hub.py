@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.web import hub as hub_module
-from tidegate.web.hub import QUEUE_FRAMES, RING_BYTES, RING_S, Hub, News
+from tidegate.web.hub import QUEUE_BYTES, QUEUE_FRAMES, RING_BYTES, RING_S, Hub, News
 
 
 class Source:
@@ -269,3 +269,16 @@ async def test_ping_time(hub: Hub) -> None:
 def test_event_has_no_line_break_in_its_data() -> None:
     data = hub_module.sse("frame", b'{"a":"\\n"}', 3)
     assert re.fullmatch(rb"event: frame\nid: 3\ndata: [^\n]*\n\n", data)
+
+
+async def test_one_who_missed_more_than_may_be_queued_hears_hello_and_a_gap(
+    hub: Hub, source: Source, clock: Clock
+) -> None:
+    first = hub.subscribe()
+    source.padding = "x" * (QUEUE_BYTES // 4)
+    for _ in range(6):
+        step(hub, source, clock, 0.01)
+        await read(first)
+    events = await read(hub.subscribe(after=1))
+    assert [event for event, _, _ in events] == ["hello", "gap"]
+    assert events[1][2] == {"from_ord": 1, "to_ord": 6}
