@@ -132,6 +132,9 @@ class SessionEnd(Record, kw_only=True, tag="session.end"):
     score: Annotated[float | None, _doc("score of a judge")] = None
     exit_code: Annotated[int | None, _doc("exit code of the root process")] = None
     signal: Annotated[int | None, _doc("signal that ended the root process")] = None
+    lost: Annotated[
+        bool, _doc("the collector stopped while the session ran; when and how it ended is unknown, reason says nothing")
+    ] = False
 
 
 class TurnStart(Record, kw_only=True, tag="turn.start"):

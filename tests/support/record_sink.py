@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from tidegate_collectors.link.messages import BYE
 from tidegate_collectors.records import AnyRecord, Unknown, decode
 
 
@@ -87,6 +88,8 @@ class RecordSink:
                     self.hellos.append(json.loads(line)["hello"])
                     self._say(connection, {"welcome": {"protocol": 1, "run": self.run, "acked_seq": -1}})
                     continue
+                if line == BYE:
+                    return
                 record = decode(line)
                 assert not isinstance(record, Unknown)
                 self.records.append(record)

@@ -62,6 +62,9 @@ def session_end(state: State, record: SessionEnd) -> None:
     if session is None or session.phase == "ended":
         return
     ticks.advance(state, session, record.t)
+    if record.lost:
+        lose(state, session)
+        return
     session.phase = "ended"
     session.ended_us = record.t
     session.end_reason = record.reason

@@ -26,7 +26,7 @@ from tidegate_collectors.link import (
     make_runtime_dir,
     peer_of,
 )
-from tidegate_collectors.link.messages import MAX_HELLO_BYTES, decode_hello, encode_line
+from tidegate_collectors.link.messages import BYE, MAX_HELLO_BYTES, decode_hello, encode_line
 from tidegate_collectors.policies import PolicyDocument
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Connection:
         self.state = state
         self.name = f"{hello.src} (pid {peer.pid})"
         self.ended = asyncio.Event()
+        self.said_bye = False
 
     def send(self, message: Down) -> None:
         """Write one line; a peer that does not read loses its connection rather than fill our memory."""
@@ -212,7 +213,8 @@ class LinkServer:
         finally:
             if self._connections.get(src) is connection:
                 del self._connections[src]
-                self._look_after(connection, asyncio.get_running_loop().time() + GONE_AFTER_S)
+                if not connection.said_bye:
+                    self._look_after(connection, asyncio.get_running_loop().time() + GONE_AFTER_S)
             connection.ended.set()
 
     def _look_after(self, connection: Connection, deadline_s: float) -> None:
@@ -282,6 +284,9 @@ class LinkServer:
             block, newline, rest_after = rest.rpartition(b"\n")
             if newline:
                 lines = block.split(b"\n")
+                if lines[-1] == BYE:
+                    connection.said_bye = True
+                    del lines[-1]
                 await self._ingest.put(connection, lines, number)
                 number += len(lines)
                 rest = rest_after

@@ -250,8 +250,8 @@ class RowBuilder:
             )  # fmt: skip
         else:
             row.update(
-                end_ord=ordinal, ended_us=record.t, end_reason=record.reason, exit_code=record.exit_code,
-                signal=record.signal,
+                end_ord=ordinal, ended_us=None if record.lost else record.t,
+                end_reason=None if record.lost else record.reason, exit_code=record.exit_code, signal=record.signal,
             )  # fmt: skip
 
     def _call(

@@ -27,7 +27,7 @@ from tidegate_collectors.kernel.tracker_model import (
     TrackCall,
     TrackerError,
 )
-from tidegate_collectors.records import Note, Priority, Record
+from tidegate_collectors.records import Priority, Record, SessionEnd
 
 LAUNCHER_GRACE_US = 1_000_000
 """How long the observer's and the launcher's word of a session's end wait for each other."""
@@ -159,8 +159,7 @@ class Tracker(EventReader):
                     call.ended, call.end_us = True, t_us
                     outputs.append(call_end(call, None, self._window_us))
             if not session.ended:
-                text = "the collector stopped; this session goes on unobserved"
-                outputs.append(Note(t=t_us, session=session.id, text=text, by="collector"))
+                outputs.append(SessionEnd(t=t_us, session=session.id, lost=True))
         return outputs
 
     def due(self, now_us: int) -> list[Output]:

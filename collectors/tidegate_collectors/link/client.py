@@ -273,6 +273,11 @@ class LinkClient:
                     out = out[count:]
                 if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                     self._receive(sock)
+        with self._lock:
+            done = not out and not len(self._queue)  # else what is left unsaid must look like a loss
+        if done:
+            with contextlib.suppress(OSError):
+                sock.send(messages.BYE + b"\n")
 
     def _receive(self, sock: socket.socket) -> None:
         try:

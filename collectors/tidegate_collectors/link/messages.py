@@ -3,6 +3,7 @@
 ::
 
     up    {"hello": {...}}                         first line of a connection, then records
+          {"bye": true}                            last line of a sender that ends because it is done
     down  {"welcome": {"protocol","run","acked_seq"}}   the answer to hello
           {"ack": seq}                             everything of this src up to seq is committed
           {"refuse": {"reason"}}                   the backend closes the connection after it
@@ -60,7 +61,10 @@ class Refuse(Struct, kw_only=True):
 
 
 class Up(Struct, kw_only=True, omit_defaults=True):
+    """One line to the backend that is no record; exactly one field is set."""
+
     hello: Hello | None = None
+    bye: bool = False
 
 
 class Down(Struct, kw_only=True, omit_defaults=True):
@@ -85,6 +89,10 @@ _down: Final[msgspec.json.Decoder[Down]] = msgspec.json.Decoder(Down)
 def encode_line(message: Up | Down) -> bytes:
     """The message with its newline."""
     return _encoder.encode(message) + b"\n"
+
+
+BYE: Final = encode_line(Up(bye=True)).rstrip()
+"""A sender that went without it was killed, or its host was."""
 
 
 def decode_hello(line: bytes) -> Hello:

@@ -152,6 +152,11 @@ def test_a_late_end_does_not_end_the_session_that_has_the_id_now() -> None:
     assert view.state == "running"
 
 
+def test_a_session_whose_collector_stopped_is_lost_not_ended() -> None:
+    view = session_of(make.session_start(0), make.call_start(1), make.session_end(3, lost=True))
+    assert (view.state, view.ended_us, view.end_reason, view.calls_running) == ("lost", None, None, 0)
+
+
 def test_sessions_are_lost_with_the_end_of_the_run() -> None:
     state = fold(
         State(),

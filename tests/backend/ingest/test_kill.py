@@ -17,7 +17,7 @@ from tidegate.fold import State, fold
 from tidegate.ingest import server
 from tidegate.store import open_store
 from tidegate_collectors.link import Backoff, Hello, LinkClient
-from tidegate_collectors.records import Loss, MemSample, Note, decode
+from tidegate_collectors.records import Loss, MemSample, Note, SessionStart, decode
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -152,6 +152,21 @@ async def test_a_collector_killed_in_the_middle_of_a_call_is_told_as_gone(
         assert "kernel-1 is gone" in b.of(Note)[0].text
         state = fold(State(), [pair for batch in b.batches for pair in batch.records])
         assert state.sessions["s"].phase == state.sessions["s"].calls["c1"].phase == "lost"
+
+
+async def test_a_collector_that_is_done_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a collector WHEN it closes its link and everything was said THEN there is no gap to report."""
+    monkeypatch.setattr(server, "GONE_CHECK_S", 0.02)
+    monkeypatch.setattr(server, "GONE_AFTER_S", 0.05)
+    async with backend(tmp_path) as b:
+        client = LinkClient(b.server.path, Hello(role="kernel", src="kernel-1", host="h", boot_id="b", pid=os.getpid()))
+        client.start()
+        client.send(SessionStart(t=1, session="s"))
+        await until(lambda: b.of(SessionStart))
+        await asyncio.to_thread(client.close)
+        await asyncio.sleep(0.3)
+        assert (b.of(Loss), b.of(Note)) == ([], [])
+        assert b.ingest.status()["broken"] == 0
 
 
 async def test_a_link_that_is_down_for_a_moment_makes_nobody_gone(

@@ -298,7 +298,10 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> Non
                 collector.kill()
                 collector.wait()
             assert (collector.returncode, "Traceback" in errors) == (0, False)
-            sink.wait_for(lambda records: any(isinstance(record, Note) for record in records))
+            sink.wait_for(lambda records: any(isinstance(record, SessionEnd) for record in records))
+            (end,) = sink.of(SessionEnd)
+            assert isinstance(end, SessionEnd)
+            assert end.lost
             (lost,) = sink.of(CallEnd)
             assert isinstance(lost, CallEnd)
             assert lost.lost

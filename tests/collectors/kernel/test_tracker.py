@@ -420,6 +420,8 @@ def test_a_collector_that_stops_says_that_ends_will_not_be_seen(rig: Rig) -> Non
     outputs: list[Any] = rig.tracker.shutdown(7000)
     ends = [output for output in outputs if isinstance(output, CallEnd)]
     assert [(end.call, end.lost, end.exit_code, end.peak_bytes) for end in ends] == [("c1", True, None, None)]
+    (session,) = [output for output in outputs if isinstance(output, SessionEnd)]
+    assert (session.session, session.t, session.lost) == ("s", 7000, True)
 
 
 def test_numbers_of_calls_go_on_where_an_earlier_session_stopped() -> None:
