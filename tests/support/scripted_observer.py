@@ -57,6 +57,9 @@ class ScriptedObserver:
     ) -> None:
         self.calls.append(("call", subject, runtime_subject, pid))
 
+    def dead_calls(self) -> list[int]:
+        return [subject for subject, stats in self.by_subject.items() if subject >= 1 << 32 and stats.alive <= 0]
+
     def untrack(self, cgroup_id: int | None, subject: int) -> None:
         self.calls.append(("untrack", subject))
 

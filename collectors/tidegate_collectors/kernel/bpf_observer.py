@@ -19,7 +19,7 @@ from tidegate_collectors.kernel.bpf_programs import OPTIONAL, SOURCE_PROGRAMS, S
 from tidegate_collectors.kernel.bpf_reasons import blamed_programs, explain
 from tidegate_collectors.kernel.clock import Clock
 from tidegate_collectors.kernel.libbpf import BpfError, BpfMap, BpfObject, enable_run_time_stats
-from tidegate_collectors.kernel.observer import Event, SubjectStats
+from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, SubjectStats
 from tidegate_collectors.records import Capability
 
 _SOURCE_NUMBERS = {"rss_stat": layout.SOURCE_RSS_STAT, "memcg": layout.SOURCE_MEMCG}
@@ -141,6 +141,15 @@ class BpfObserver:
         """Counters of a runtime and all its calls together."""
         return self._read(self._sessions, runtime_subject, 1)
 
+    def dead_calls(self) -> list[int]:
+        """See the protocol; most of them are about to be read and forgotten by the daemon."""
+        calls = [subject for subject in list(self._subjects.keys()) if subject >= FIRST_KERNEL_SUBJECT]
+        return [
+            subject
+            for subject in calls
+            if (fields := self._subjects.get(subject)) is not None and layout.stats_of(fields).alive <= 0
+        ]
+
     def lost(self) -> dict[str, int]:
         """Events that found the ring full, and processes or subjects that found no room, since the start."""
         return {
@@ -249,6 +258,12 @@ class BpfObserver:
         try:
             table.set(subject, layout.no_stats(), only_new=True)
         except BpfError as error:
+            if error.errno == errno.E2BIG:
+                raise BpfError(
+                    "the collector observes as much as it has room for; end a session and try again",
+                    error.code,
+                    explained=True,
+                ) from None
             if error.errno != errno.EEXIST:
                 raise
 

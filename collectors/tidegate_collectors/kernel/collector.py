@@ -68,6 +68,7 @@ class Collector:
         self._ledger = ledger
         self._send = send
         self._reconciled_us = 0
+        self._ring_losses = 0
 
     @property
     def idle(self) -> bool:
@@ -298,7 +299,8 @@ class Collector:
         return targets
 
     def _reconcile(self, now: int) -> None:
-        """Notice processes whose end was not reported."""
+        """Notice processes whose end was not reported, and calls of which nothing was."""
+        self._forget_unheard_calls()
         gone = [pid for pid in self._tracker.pids() if not Path(f"/proc/{pid}").exists()]
         if not gone:
             return
@@ -307,6 +309,18 @@ class Collector:
         for pid in gone:
             outputs.extend(self._tracker.lost_exit(pid, now))
         self.execute(outputs)
+
+    def _forget_unheard_calls(self) -> None:
+        """Free the counters of calls whose every event was lost: the kernel's table of them is finite."""
+        losses = self._observer.lost().get("bpf_ring", 0)
+        if losses == self._ring_losses:
+            return
+        self._ring_losses = losses
+        dead = self._observer.dead_calls()
+        self.drain()  # what was reported of them comes first
+        for subject in dead:
+            if not self._tracker.knows(subject):
+                self._observer.untrack(None, subject)
 
 
 def now_us() -> int:

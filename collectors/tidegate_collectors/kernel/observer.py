@@ -142,6 +142,9 @@ class Observer(Protocol):
     def session_stats(self, runtime_subject: int) -> SubjectStats | None:
         """Counters of a runtime and all its calls together."""
 
+    def dead_calls(self) -> list[int]:
+        """Calls that the kernel program made up and keeps counters of, though no process of theirs lives."""
+
     def lost(self) -> dict[str, int]:
         """What could not be reported or counted since the start, by place (``bpf_ring``, ``bpf_map``)."""
 

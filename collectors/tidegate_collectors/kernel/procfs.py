@@ -156,6 +156,10 @@ class ProcfsObserver:
         """Nothing is lost on the way; what falls between two readings is not known."""
         return {}
 
+    def dead_calls(self) -> list[int]:
+        """No kernel program makes up calls."""
+        return []
+
     def run_time_us(self) -> int | None:
         """No kernel program runs."""
         return None

@@ -52,6 +52,10 @@ class Book:
         """All processes believed to live."""
         return list(self._processes)
 
+    def knows(self, subject: int) -> bool:
+        """Whether it is a runtime or call that is still followed."""
+        return subject in self._calls or subject in self._runtimes
+
     def new_subject(self) -> int:
         """A subject number that this tracker has not given out before."""
         subject = self._next_subject

@@ -54,6 +54,11 @@ def test_a_full_ring_is_counted_and_reading_goes_on() -> None:
             assert stats.exits == stats.forks + 1 >= 202
             seen = observer.read_events()
             assert 0 < len(seen) < 100
+            dead = observer.dead_calls()
+            assert len(dead) >= 200, "calls of which every event was lost keep their counters until they are freed"
+            for subject in dead:
+                observer.untrack(None, subject)
+            assert observer.dead_calls() == []
         with session(observer, "uname", subject=8) as s:
             assert [e.kind for e in s.run()][-1] is EventKind.EXIT
     finally:
