@@ -19,7 +19,6 @@ from tidegate.web.definitions import DEFINITIONS
 from tidegate.web.errors import error_response, phrase
 from tidegate.web.lookup import find_session
 from tidegate.web.security import COOKIE, is_cross_origin
-from tidegate.web.security.sessions import LIFETIME_S
 from tidegate.web.templates import Templates
 
 router: Final = APIRouter()
@@ -166,5 +165,7 @@ async def login(request: Request, token: str = "") -> Response:
         return HTMLResponse(state.pages.login("This login URL is wrong or was used before."), 401)
     # A browser sends no Strict cookie along a redirect that another site's link began, so there our own page goes on.
     response: Response = HTMLResponse(_ENTER) if is_cross_origin(request.headers) else RedirectResponse("/", 303)
-    response.set_cookie(COOKIE, state.sessions.create(), max_age=LIFETIME_S, path="/", httponly=True, samesite="strict")
+    # Without an age: how long a session lasts is the server's to say, which lengthens it with each use; a wall screen
+    # must not be thrown out after a fixed time.
+    response.set_cookie(COOKIE, state.sessions.create(), path="/", httponly=True, samesite="strict")
     return response

@@ -108,6 +108,9 @@ async def test_cookie_flags(web: Backend) -> None:
     name, *attributes = answer.headers["set-cookie"].split("; ")
     assert name.startswith(f"{COOKIE}=")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(attributes)
+    assert not any(attribute.lower().startswith(("max-age", "expires")) for attribute in attributes), (
+        "a wall screen stays"
+    )
     assert not [item for item in attributes if item.lower().startswith("domain")]
 
 
