@@ -308,12 +308,17 @@ if [[ -z $REPLAY ]]; then
     COLLECTOR_PID=$!
 fi
 
-# The URL is in the log (readable by us only), where the web process wrote it before it began to listen or just after.
+# The URL is in the log (readable by us only), where the web process writes it once it listens.
 login_url=''
-for _ in {1..100}; do
+until [[ -n $login_url ]]; do
+    mine "$BACKEND_PID" || backend_failed
+    ((SECONDS < deadline)) || {
+        warn "the web process answers but has told no login URL within $wait_s s; its last lines:"
+        show_log "$BACKEND_LOG"
+        break
+    }
     login_url=$(grep -m 1 -o 'https\?://[^ ]*/login?token=[^ ]*' "$BACKEND_LOG" || true)
-    [[ -z $login_url ]] || break
-    sleep 0.02
+    [[ -n $login_url ]] || sleep 0.02
 done
 say "Tidegate is up. Log in once with this URL (it works one time):"
 printf '%s\n' "${login_url:-http://$HOST:$PORT/ (no login URL was printed; see $BACKEND_LOG)}"

@@ -113,9 +113,10 @@ class Started:
 
     def wait_until_up(self) -> str:
         """Waits for the login URL; returns its path and query."""
-        wait_for(lambda: _LOGIN.search(self.output) is not None or self.process.poll() is not None, 60, "the login URL")
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: _LOGIN.search(self.output) is not None or self.process.poll() is not None, 60, "")
         found = _LOGIN.search(self.output)
-        assert found is not None, self.errors + self.log("backend")
+        assert found is not None, f"no login URL: {self.output}{self.errors}{self.log('backend')}{self.log('collector')}"
         return found[1]
 
     def wait_for_collector(self, observer: str = "") -> None:
