@@ -238,16 +238,44 @@ esac
 
 port_answers() { (exec 3<>"/dev/tcp/$CHECK_HOST/$PORT") 2>/dev/null; }
 
-# healthy: whether GET /health says UP. Bash's own sockets, so that no curl is needed; in a subshell, so that neither its
-# descriptors nor its silence are ours.
-healthy() (
-    exec 2>/dev/null 3<>"/dev/tcp/$CHECK_HOST/$PORT" || exit 1
-    printf 'GET /health HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n\r\n' "$CHECK_HOST" "$PORT" >&3
-    while IFS= read -r -t 2 line <&3 || [[ -n $line ]]; do
-        [[ $line != *'"status"'*'"UP"'* ]] || exit 0
-        line=''
-    done
-    exit 1
+# What waits for the web process, in one process that lasts as long as that takes: it looks for the answer of GET /health
+# and then for the login URL in the log, which it prints. A loop of the shell would start dozens of subshells that end at
+# once, and bash can miss the end of such a child while another one runs, and then waits for ever.
+# Arguments: host, port, log, pid, seconds. Exit codes: 0, 1 the process ended, 2 no answer in time, 3 no URL in time.
+WAIT_UNTIL_UP=$(
+    cat <<'EOF'
+import http.client, pathlib, re, signal, sys, time
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the shell's to answer
+host, port, log, pid, seconds = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[4], float(sys.argv[5])
+deadline, up = time.monotonic() + seconds, False
+
+def lives():
+    try:
+        return "\nState:\tZ" not in pathlib.Path("/proc", pid, "status").read_text()
+    except OSError:
+        return False
+
+def answers():
+    connection = http.client.HTTPConnection(host, port, timeout=2)
+    try:
+        connection.request("GET", "/health")
+        return b'"UP"' in connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+while time.monotonic() < deadline:
+    if not lives():
+        sys.exit(1)
+    up = up or answers()
+    if up and (found := re.search(r"https?://\S*/login\?token=\S*", log.read_text(errors="replace"))):
+        print(found[0])
+        sys.exit(0)
+    time.sleep(0.03)
+sys.exit(3 if up else 2)
+EOF
 )
 
 if port_answers; then
@@ -255,6 +283,7 @@ if port_answers; then
 fi
 
 fresh_log "$BACKEND_LOG"
+[[ -n $REPLAY ]] || fresh_log "$COLLECTOR_LOG"
 serve=("$TIDEGATE" serve --host "$HOST" --port "$PORT")
 [[ -z $USER_NAME ]] || export TIDEGATE_USER=$USER_NAME
 if [[ -n $REPLAY ]]; then
@@ -285,22 +314,28 @@ backend_failed() {
 }
 
 wait_s=30
-deadline=$((SECONDS + wait_s))
-until healthy; do
-    mine "$BACKEND_PID" || backend_failed
-    ((SECONDS < deadline)) || {
-        say "error: the web process did not answer within $wait_s s; its last lines:"
-        show_log "$BACKEND_LOG"
-        exit 4
-    }
-    sleep 0.03
-done
+status=0
+# The URL is in the log, readable by us only, where the web process writes it once it listens.
+login_url=$("$VENV/bin/python" -I -S -c "$WAIT_UNTIL_UP" "$CHECK_HOST" "$PORT" "$BACKEND_LOG" "$BACKEND_PID" "$wait_s") ||
+    status=$?
+case $status in
+0) ;;
+1) backend_failed ;;
+2)
+    say "error: the web process did not answer within $wait_s s; its last lines:"
+    show_log "$BACKEND_LOG"
+    exit 4
+    ;;
+*)
+    warn "the web process answers but has told no login URL within $wait_s s; its last lines:"
+    show_log "$BACKEND_LOG"
+    ;;
+esac
 
 BACKEND_UP=yes
 
 # Only now: on a small host the two would slow each other down, and the first page would come later.
 if [[ -z $REPLAY ]]; then
-    fresh_log "$COLLECTOR_LOG"
     collect=("$TIDEGATE" collect)
     [[ $RECORD_ARGS == no ]] || collect+=(--record-args)
     [[ -z ${TIDEGATE_CGROUP_ROOT:-} ]] || collect+=(--cgroup-root "$TIDEGATE_CGROUP_ROOT")
@@ -308,18 +343,6 @@ if [[ -z $REPLAY ]]; then
     COLLECTOR_PID=$!
 fi
 
-# The URL is in the log (readable by us only), where the web process writes it once it listens.
-login_url=''
-until [[ -n $login_url ]]; do
-    mine "$BACKEND_PID" || backend_failed
-    ((SECONDS < deadline)) || {
-        warn "the web process answers but has told no login URL within $wait_s s; its last lines:"
-        show_log "$BACKEND_LOG"
-        break
-    }
-    login_url=$(grep -m 1 -o 'https\?://[^ ]*/login?token=[^ ]*' "$BACKEND_LOG" || true)
-    [[ -n $login_url ]] || sleep 0.02
-done
 say "Tidegate is up. Log in once with this URL (it works one time):"
 printf '%s\n' "${login_url:-http://$HOST:$PORT/ (no login URL was printed; see $BACKEND_LOG)}"
 say "logs: $LOG_DIR    Ctrl-C stops everything"
