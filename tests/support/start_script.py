@@ -116,7 +116,9 @@ class Started:
         with contextlib.suppress(AssertionError):
             wait_for(lambda: _LOGIN.search(self.output) is not None or self.process.poll() is not None, 60, "")
         found = _LOGIN.search(self.output)
-        assert found is not None, f"no login URL: {self.output}{self.errors}{self.log('backend')}{self.log('collector')}"
+        assert found is not None, (
+            f"no login URL: {self.output}{self.errors}{self.log('backend')}{self.log('collector')}"
+        )
         return found[1]
 
     def wait_for_collector(self, observer: str = "") -> None:

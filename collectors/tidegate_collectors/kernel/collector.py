@@ -6,7 +6,9 @@ One object without threads; the daemon's loop calls it. Everything that decides 
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ log = logging.getLogger(__name__)
 
 _MAX_ANCESTORS = 64
 _RECONCILE_US = 1_000_000
+MOVE_AFTER_S = 0.015
+"""A call's processes go into its group when it has lasted so long. A move waits for a grace period of the kernel and
+holds up every fork meanwhile; most calls of an agent (git, grep, cat) are over before it would be of any use."""
 
 
 class Collector:
@@ -67,6 +72,7 @@ class Collector:
         self._groups = Groups(tree)
         self._ledger = ledger
         self._send = send
+        self._moves: deque[tuple[float, str, str, int]] = deque()
         self._reconciled_us = 0
         self._ring_losses = 0
 
@@ -178,6 +184,7 @@ class Collector:
             peer.pid, t_us=now_us(), argv=request.command, tool=request.tool, hint=hint
         )
         self.execute(outputs)
+        self.move_due(math.inf)  # the program begins when we have answered, and is to begin in its group
         return {"session": call.session.id, "call": call.id, "hint_error": hint.error if hint else ""}
 
     def _find_owner(self, pid: int) -> None:
@@ -200,19 +207,16 @@ class Collector:
     # --- commands of the tracker -----------------------------------------------------------------------------------
 
     def execute(self, outputs: Iterable[Output]) -> None:
-        """Send the records and carry out the commands in their order; moves come last, all in one go.
-
-        The first move waits for a grace period of the kernel, those right after it do not.
-        """
-        moves: list[tuple[str, str, int]] = []
+        """Send the records and carry out the commands in their order; moves wait, see :meth:`move_due`."""
+        due_s = time.monotonic() + MOVE_AFTER_S
         for output in outputs:
             if isinstance(output, Record):
                 self._send(output)
             elif isinstance(output, PlaceCall):
                 self._place_call(output)
-                moves.append((output.session, output.call, 0))
+                self._moves.append((due_s, output.session, output.call, 0))
             elif isinstance(output, MovePid):
-                moves.append((output.session, output.call, output.pid))
+                self._moves.append((due_s, output.session, output.call, output.pid))
             elif isinstance(output, TrackCall):
                 self._track_call(output)
             elif isinstance(output, MeasureCall):
@@ -221,7 +225,22 @@ class Collector:
                 self._drop_call(output)
             else:
                 self._drop_session(output)
-        for session, call, pid in moves:
+
+    @property
+    def next_move_s(self) -> float | None:
+        """In how many seconds :meth:`move_due` has something to do."""
+        return max(self._moves[0][0] - time.monotonic(), 0.0) if self._moves else None
+
+    def move_due(self, now_s: float) -> None:
+        """Put the processes of calls that go on into their groups, all in one go.
+
+        The first move waits for a grace period of the kernel, those right after it do not.
+        """
+        if not self._moves or self._moves[0][0] > now_s:
+            return
+        self.drain()  # what has ended meanwhile need not be moved
+        while self._moves and self._moves[0][0] <= now_s:
+            _, session, call, pid = self._moves.popleft()
             self._move(session, call, pid)
 
     def _track_call(self, command: TrackCall) -> None:
@@ -252,7 +271,7 @@ class Collector:
 
     def _move(self, session: str, call: str, pid: int) -> None:
         found = self._tracker.call(session, call)
-        if found is not None:
+        if found is not None and not (found.ended and not found.pids):
             self._groups.move(session, call, [pid] if pid else sorted(found.pids))
 
     def _measure(self, command: MeasureCall) -> None:

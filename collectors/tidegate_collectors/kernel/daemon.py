@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,8 +109,9 @@ class Daemon:
         with self._signals():
             self._arm()
             while not self._stopping:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(self.collector.next_move_s):
                     self._guarded(key.data)
+                self._guarded(lambda: self.collector.move_due(time.monotonic()))
                 self._arm()
 
     @staticmethod

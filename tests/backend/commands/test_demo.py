@@ -76,7 +76,7 @@ def test_three_agents_are_seen_with_their_calls_and_leave_no_files() -> None:
         calls = json.loads(script.get(f"/api/sessions/{survey['id']}", cookie)[1])["calls"]
         assert {"search", "python"} <= {call["category"] for call in calls}
         assert [call["left_behind"] for call in calls if call["left_behind"]] == [1]
-        # Two of the four that start together last for tenths of a second; the others may be over before the next begins.
+        # Two of the four that start together last for tenths of a second; the others may be over at once.
         assert max(call["lane"] for call in calls) >= 1, "calls at once lie in lanes of their own"
 
         build = next(session for session in sessions.values() if session["priority"] == "normal")

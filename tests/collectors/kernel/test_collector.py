@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from pathlib import Path
 
@@ -12,13 +13,13 @@ from tests.support.scripted_observer import ScriptedObserver
 from tests.support.tracker_rig import naming
 from tidegate_collectors.kernel.agent_protocol import RegisterSession
 from tidegate_collectors.kernel.agent_server import Refused
-from tidegate_collectors.kernel.collector import Collector
+from tidegate_collectors.kernel.collector import MOVE_AFTER_S, Collector
 from tidegate_collectors.kernel.ledger import CallLedger
-from tidegate_collectors.kernel.observer import SubjectStats
+from tidegate_collectors.kernel.observer import Event, EventKind, SubjectStats
 from tidegate_collectors.kernel.sampler import Sampler
 from tidegate_collectors.kernel.tracker import Tracker
 from tidegate_collectors.link.peer import Peer
-from tidegate_collectors.records import Record
+from tidegate_collectors.records import CallStart, Record, SessionStart
 
 
 def collector_of(observer: ScriptedObserver, directory: Path, sent: list[Record]) -> Collector:
@@ -63,6 +64,29 @@ def test_counters_of_calls_that_nobody_heard_of_are_freed(tmp_path: Path) -> Non
         observer.losses = {"bpf_ring": 3}
         collector.tick(4_000_000)
         assert observer.calls == [("untrack", unheard)]
+    finally:
+        collector.shutdown()
+        observer.close()
+
+
+def test_a_call_is_moved_only_when_it_has_lasted(tmp_path: Path) -> None:
+    """GIVEN a new call THEN its move waits, and a call that was over meanwhile has none left to do."""
+    observer, sent = ScriptedObserver(), list[Record]()
+    collector = collector_of(observer, tmp_path, sent)
+    try:
+        collector.handle(Peer(os.getpid(), 0, 0), RegisterSession(session="s"))
+        assert collector.next_move_s is None
+        fork = Event(EventKind.FORK, 1, 1, pid=2_000_001, ppid=os.getpid())
+        call = Event(EventKind.CALL, 1, 1 << 32, pid=2_000_001, ppid=os.getpid(), a=1, argv=("git", "log"))
+        observer.events = [fork, call]
+        collector.drain()
+        assert [type(record) for record in sent][:2] == [SessionStart, CallStart]
+        assert collector.next_move_s is not None
+        assert 0 < collector.next_move_s <= MOVE_AFTER_S
+        collector.move_due(0.0)
+        assert collector.next_move_s is not None, "it is not due yet"
+        collector.move_due(math.inf)
+        assert collector.next_move_s is None
     finally:
         collector.shutdown()
         observer.close()
