@@ -111,6 +111,8 @@ def _close_interval(session: Session, call: Call, record: CallEnd, *, was_runnin
 
 def _close_memory(state: State, session: Session, call: Call, record: CallEnd) -> None:
     """Memory is given back at the end but for what is kept; a peak since the last sample is one of this tick."""
+    if record.peak_bytes is not None:
+        ticks.raise_peak(session, record.peak_bytes)
     if record.peak_bytes is not None and record.peak_bytes > (call.peak_bytes or 0):
         call.peak_bytes = record.peak_bytes
         if record.peak_bytes > session.tick.calls_excess:

@@ -64,7 +64,8 @@ class State:
             return Changes()
         for session_id in tracker.open_mem:
             session = self.sessions[session_id]
-            tracker.mem(session_id, ticks.mem_point(session))
+            for mem_point in ticks.open_points(session):
+                tracker.mem(session_id, mem_point)
         for session_id in tracker.open_wait:
             session = self.sessions[session_id]
             point = ticks.wait_point(session)

@@ -77,6 +77,17 @@ def mem_point(session: Session) -> MemPoint:
     return (tick.t_us, (session.runtime_bytes or 0) + tick.runtime_excess, calls)
 
 
+def open_points(session: Session) -> list[MemPoint]:
+    """The open tick as points: its extreme and, when that has passed already, what is there now. A chart holds its last
+    point, and after the last record of a session no other will come."""
+    points = [mem_point(session)]
+    tick = session.tick
+    if tick.calls_excess or tick.runtime_excess:
+        calls = {name: value for name, value in session.by_category.items() if value}
+        points.append((tick.t_us + 1, session.runtime_bytes or 0, calls))
+    return points
+
+
 def wait_point(session: Session) -> WaitPoint | None:
     """The open tick as a point of the wait chart; None without a sched.sample or without its window."""
     tick = session.tick

@@ -67,7 +67,10 @@ def session_view(session: Session) -> SessionView:
 def _tool_time_us(session: Session) -> int:
     # All running calls reach to the last record, so together they are one interval.
     starts = [call.started_us for call in session.running.values() if call.started_us is not None]
-    return session.coverage.total_with_us(min(starts), session.last_t_us) if starts else session.coverage.total_us()
+    union = session.coverage.total_with_us(min(starts), session.last_t_us) if starts else session.coverage.total_us()
+    if session.ended_us is None or session.started_us is None:
+        return union
+    return min(union, session.ended_us - session.started_us)  # what a call takes beyond it is not its time
 
 
 def _current(session: Session) -> CurrentCall | None:
@@ -227,8 +230,7 @@ def spark_points(session: Session) -> list[SparkPoint]:
     """The sparkline, the open tick included."""
     points = session.spark.points()
     if session.tick.memory:
-        t_us, runtime, calls = ticks.mem_point(session)
-        points.append((t_us, runtime, sum(calls.values())))
+        points += [(t_us, runtime, sum(calls.values())) for t_us, runtime, calls in ticks.open_points(session)]
     return points[-session.spark.limit :]
 
 

@@ -20,7 +20,7 @@ from tidegate_collectors.kernel.agent_server import Refused
 from tidegate_collectors.kernel.cgroups import CgroupError, CgroupHandle, CgroupTree
 from tidegate_collectors.kernel.groups import Groups
 from tidegate_collectors.kernel.ledger import CallLedger
-from tidegate_collectors.kernel.observer import Observer
+from tidegate_collectors.kernel.observer import Observer, SubjectStats
 from tidegate_collectors.kernel.sampler import Sampler, Target
 from tidegate_collectors.kernel.tracker import Tracker
 from tidegate_collectors.kernel.tracker_model import (
@@ -281,8 +281,19 @@ class Collector:
         if handle is not None:
             memory = handle.memory()
             figures = CallFigures(stats, memory.peak_bytes, handle.memory_stall_us(), memory.oom_kill)
+        if stats is not None and (call := self._tracker.call(command.session, command.call)) is not None:
+            self._send_last_samples(call, stats)
         for record in self._tracker.call_measured(command.session, command.call, figures):
             self._send(record)
+
+    def _send_last_samples(self, call: Call, stats: SubjectStats) -> None:
+        """What the call and its session held at its end, with their peaks: a short call falls between two ticks."""
+        session = call.session
+        of_call = Target("call", session.id, call.id, call.subject, None)
+        self._send(self._sampler.memory_at(call.end_us, of_call, stats))
+        if (session_stats := self._observer.session_stats(session.subject)) is not None:
+            of_session = Target("session", session.id, None, session.subject, None)
+            self._send(self._sampler.memory_at(call.end_us, of_session, session_stats))
 
     def _drop_call(self, command: DropCall) -> None:
         handle = self._groups.call(command.session, command.call)

@@ -95,6 +95,27 @@ class Sampler:
         self._turn = first + MAX_PER_TICK
         return [*items[first : self._turn], *items[: max(self._turn - len(items), 0)]]
 
+    def memory_at(
+        self, t_us: int, target: Target, stats: SubjectStats, counters: MemoryCounters | None = None
+    ) -> MemSample:
+        """Memory of a target at one instant, with its peak so far."""
+        charged = counters or MemoryCounters()
+        return MemSample(
+            t=t_us,
+            session=target.session,
+            call=target.call,
+            subject=target.kind,
+            anon_bytes=max(stats.anon_bytes, 0),
+            file_bytes=max(stats.file_bytes, 0),
+            shmem_bytes=max(stats.shmem_bytes, 0),
+            swap_bytes=max(stats.swap_bytes, 0),
+            peak_bytes=max(stats.peak_bytes, 0),
+            charged_bytes=charged.charged_bytes,
+            high_bytes=charged.high_bytes,
+            max_bytes=charged.max_bytes,
+            source=self._observer.memory_source,
+        )
+
     def count_events(self, count: int) -> None:
         """The observer delivered ``count`` events: part of our own cost."""
         self._host.events += count
@@ -133,23 +154,7 @@ class Sampler:
             return False
         last.memory, last.memory_us = figures, now_us
         counters = target.group.memory() if target.group is not None else MemoryCounters()
-        records.append(
-            MemSample(
-                t=now_us,
-                session=target.session,
-                call=target.call,
-                subject=target.kind,
-                anon_bytes=max(stats.anon_bytes, 0),
-                file_bytes=max(stats.file_bytes, 0),
-                shmem_bytes=max(stats.shmem_bytes, 0),
-                swap_bytes=max(stats.swap_bytes, 0),
-                peak_bytes=max(stats.peak_bytes, 0),
-                charged_bytes=counters.charged_bytes,
-                high_bytes=counters.high_bytes,
-                max_bytes=counters.max_bytes,
-                source=self._observer.memory_source,
-            )
-        )
+        records.append(self.memory_at(now_us, target, stats, counters))
         if target.kind != "session":
             # v2 counts a child's events in its parents too; leaves only, so that each is told once.
             self._events(target, last, counters, now_us, records)

@@ -243,3 +243,30 @@ def test_lost_sessions_make_room_before_running_ones() -> None:
         sessions.lose(state, state.sessions[name])
     fold(state, make.numbered(make.session_start(9, session="new"), first=10))
     assert list(state.sessions) == ["run", "lost-2", "new"]
+
+
+def test_a_session_had_at_least_what_its_calls_had() -> None:
+    """The kernel's last word on the session may be older than the end of a short call."""
+    view = session_of(
+        make.session_start(0), make.mem(1, 30, subject="session", peak_bytes=40_000_000), make.call_start(1.1),
+        make.call_end(1.2, peak_bytes=900_000_000),
+    )  # fmt: skip
+    assert view.peak_bytes == 900_000_000
+
+
+def test_tool_time_is_no_longer_than_the_session() -> None:
+    view = session_of(make.session_start(0), make.call_start(1), make.session_end(4), make.call_end(20))
+    assert view.tool_time_us == 4_000_000
+
+
+def test_the_sparkline_ends_with_what_is_there_now() -> None:
+    state = fold(
+        State(),
+        make.numbered(
+            make.session_start(0), make.call_start(1), make.mem(2, 30, call="c1"), make.session_end(3),
+            make.call_end(4, peak_bytes=900_000_000, kept_bytes=0),
+        ),
+    )  # fmt: skip
+    points = views.spark_points(state.sessions["s"])
+    assert max(calls for _, _, calls in points) == 900_000_000
+    assert points[-1][1:] == (0, 0), "nothing of it is left, and no record will come to say so"

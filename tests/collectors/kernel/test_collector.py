@@ -19,7 +19,7 @@ from tidegate_collectors.kernel.observer import Event, EventKind, SubjectStats
 from tidegate_collectors.kernel.sampler import Sampler
 from tidegate_collectors.kernel.tracker import Tracker
 from tidegate_collectors.link.peer import Peer
-from tidegate_collectors.records import CallStart, Record, SessionStart
+from tidegate_collectors.records import CallEnd, CallStart, MemSample, Record, SessionStart
 
 
 def collector_of(observer: ScriptedObserver, directory: Path, sent: list[Record]) -> Collector:
@@ -87,6 +87,33 @@ def test_a_call_is_moved_only_when_it_has_lasted(tmp_path: Path) -> None:
         assert collector.next_move_s is not None, "it is not due yet"
         collector.move_due(math.inf)
         assert collector.next_move_s is None
+    finally:
+        collector.shutdown()
+        observer.close()
+
+
+def test_a_call_between_two_samples_leaves_its_peak_and_the_sessions(tmp_path: Path) -> None:
+    observer, sent = ScriptedObserver(), list[Record]()
+    collector = collector_of(observer, tmp_path, sent)
+    subject = 1 << 32
+    try:
+        collector.handle(Peer(os.getpid(), 0, 0), RegisterSession(session="s"))
+        observer.by_subject[subject] = SubjectStats(peak_bytes=200, anon_bytes=0)
+        observer.by_session[1] = SubjectStats(peak_bytes=230, anon_bytes=30)
+        pid = 2_000_001
+        observer.events = [
+            Event(EventKind.FORK, 5, 1, pid=pid, ppid=os.getpid()),
+            Event(EventKind.CALL, 5, subject, pid=pid, ppid=os.getpid(), a=1, argv=("ls",)),
+            Event(EventKind.EXIT, 9, subject, pid=pid, a=0),
+        ]
+        collector.drain()
+        samples = [record for record in sent if isinstance(record, MemSample)]
+        assert [(one.subject, one.call, one.t, one.anon_bytes, one.peak_bytes) for one in samples] == [
+            ("call", "c1", 9, 0, 200),
+            ("session", None, 9, 30, 230),
+        ]
+        kinds = [type(record) for record in sent]
+        assert kinds.index(MemSample) < kinds.index(CallEnd), "the end is the last word on a call"
     finally:
         collector.shutdown()
         observer.close()
