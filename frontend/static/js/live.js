@@ -25,8 +25,12 @@ let sortedAt = 0;
 
 const num = (key, label, def, value, show = bytes) => ({ key, label, def, num: true, value, update: (node, s) => setText(node, show(value(s))) });
 
+// Running sessions first, and within one state the newest.
+const STATE_RANK = { running: 2, lost: 1, ended: 0 };
+const stateOrder = (s) => STATE_RANK[s.state] * 1e16 + (s.started_us || 0);
+
 const table = new Table(byId("sessions"), [
-  { key: "state", label: "state", value: (s) => s.state, also: [{ key: "priority", label: "priority", value: (s) => ["low", "normal", "high"].indexOf(s.priority), num: true }],
+  { key: "state", label: "state", value: stateOrder, also: [{ key: "priority", label: "priority", value: (s) => ["low", "normal", "high"].indexOf(s.priority), num: true }],
     cell: () => el("span", { class: "state" }, el("span"), el("small", { class: "muted" })), update: (node, s) => { setText(node.children[0], stateWords(s.state)); setText(node.children[1], s.priority); node.classList.toggle("lost", s.state === "lost"); } },
   { key: "title", label: "session", head: true, value: (s) => s.title || s.id, also: [{ key: "agent", label: "agent", value: (s) => s.agent }], cell: titleCell, update: updateTitle },
   { key: "spark", label: "memory", cell: () => { const canvas = el("canvas", { role: "img", "aria-label": "memory of the last 120 s" }); watcher.observe(canvas); return canvas; }, update: (node, s) => { node.session = s; } },
@@ -103,8 +107,8 @@ const draw = throttled(() => { drawNumbers(); drawTable(); host.draw(); }, DRAW_
 // --- the feed
 
 let feedHeld = false, feedTop = 0;
-function drawFeed() {
-  if (feedHeld) { setText(byId("feed-pause"), `Held, ${integer(store.events.filter((event) => event.ord > feedTop).length)} new`); return; }
+function drawFeed(force = false) {
+  if (feedHeld && !force) { setText(byId("feed-pause"), `Held, ${integer(store.events.filter((event) => event.ord > feedTop).length)} new`); return; }
   const filter = byId("feed-filter").value;
   const feed = byId("feed");
   const shown = store.events.filter((event) => (!filter || kind(event.type) === filter) && event.type !== "capability").slice(0, FEED_SHOWN);
@@ -115,8 +119,8 @@ function drawFeed() {
   feed.dataset.filter = filter;
   feedTop = store.events.length ? store.events[0].ord : 0;
 }
-const feedSoon = throttled(drawFeed, DRAW_MS);
-byId("feed-filter").addEventListener("change", () => { byId("feed").dataset.filter = "\u0000"; drawFeed(); });
+const feedSoon = throttled(() => drawFeed(), DRAW_MS);
+byId("feed-filter").addEventListener("change", () => { byId("feed").dataset.filter = "\u0000"; drawFeed(true); });
 byId("feed-pause").setAttribute("data-def", "event.ord");
 byId("feed-pause").addEventListener("click", (event) => {
   feedHeld = !feedHeld;

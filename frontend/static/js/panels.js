@@ -115,10 +115,10 @@ export class Panels {
         nodes.push(svg("path", { class: "oom", d: `M${x - size} ${top}l${2 * size} ${2 * size}m0 ${-2 * size}l${-2 * size} ${2 * size}` }), svg("text", { x: x + 2 * size, y: top + 1.9 * size }, "OOM"));
         continue;
       }
-      nodes.push(svg("path", { class: "mark", d: `M${x - size} ${top}h${2 * size}l${-size} ${1.6 * size}z` }, svg("title", {}, `burst +${bytes(event.body.grown_bytes)}`)));
+      nodes.push(svg("path", { class: "mark", d: `M${x - size} ${top}h${2 * size}l${-size} ${1.6 * size}z` }, svg("title", {}, `burst +${bytes(event.body.grown_bytes)}, now ${bytes(event.body.total_bytes)}`)));
       // A label only where the next mark leaves room for it.
       if (x < right - 7 * rem && !at.some((other) => other > x && other < x + 7 * rem)) {
-        nodes.push(svg("text", { x: x + 1.8 * size, y: top + 1.7 * size, "data-def": "burst.grown_bytes" }, `+${bytes(event.body.grown_bytes)}`));
+        nodes.push(svg("text", { x: x + 1.8 * size, y: top + 1.7 * size, "data-def": "burst.total_bytes" }, bytes(event.body.total_bytes)));
       }
     }
     this.#overs.memory.replaceChildren(...nodes);

@@ -57,7 +57,7 @@ function strip() {
     ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? end()) - s.started_us))],
     ["bursts in calls", "session.bursts_in_calls", (s) => `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}`],
     ["calls", "session.calls_total", (s) => integer(s.calls_total)],
-    ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
+    ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["memory stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
     ["OOM", "session.ooms", (s) => s.ooms ? integer(s.ooms) : ""], ["left behind", "session.left_behind", (s) => s.left_behind ? integer(s.left_behind) : ""],
   ];
   if (!cells) {
