@@ -172,7 +172,8 @@ fi
 
 TIDEGATE=$VENV/bin/tidegate
 BACKEND_PID='' COLLECTOR_PID='' DEMO_PID='' REPLAY_COPY='' BACKEND_UP=no
-BACKEND_LOG=$LOG_DIR/backend.log COLLECTOR_LOG=$LOG_DIR/collector.log
+# Named by the port: another start, of a replay say, must not take the logs of one that runs.
+BACKEND_LOG=$LOG_DIR/backend-$PORT.log COLLECTOR_LOG=$LOG_DIR/collector-$PORT.log
 export TIDEGATE_STATE_DIR=$STATE_DIR
 
 # mine PID: whether that process lives and is still the child that we started (a pid may be given to somebody else).

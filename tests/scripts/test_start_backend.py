@@ -162,7 +162,7 @@ def test_a_dead_collector_is_reported_and_the_pages_stay() -> None:
         os.kill(script.pid_of("collect"), signal.SIGKILL)
 
         wait_for(lambda: "the collector ended (exit code 137)" in script.errors, 10, "the report")
-        assert str(script.root / "state" / "logs" / "collector.log") in script.errors
+        assert str(script.root / "state" / "logs" / f"collector-{script.port}.log") in script.errors
         assert script.get("/health")[0] == 200
         assert script.interrupt() == 0
         assert script.processes() == {}
@@ -181,7 +181,7 @@ def test_a_dead_web_process_stops_everything() -> None:
 
         assert script.wait() == 4
         assert "the web process ended (exit code 137)" in script.errors
-        assert str(script.root / "state" / "logs" / "backend.log") in script.errors
+        assert str(script.root / "state" / "logs" / f"backend-{script.port}.log") in script.errors
         assert script.processes() == {}
         assert cgroups_named(script.cgroup) == []
 
@@ -192,7 +192,7 @@ def test_logs_hold_the_login_url_and_are_private() -> None:
         script.wait_until_up()
         logs = script.root / "state" / "logs"
 
-        assert stat.S_IMODE((logs / "backend.log").stat().st_mode) == 0o600
+        assert stat.S_IMODE((logs / f"backend-{script.port}.log").stat().st_mode) == 0o600
         # The web process may make files beside the logs, but not put its own in their place.
         assert logs.stat().st_uid == 0
         assert stat.S_IMODE(logs.parent.stat().st_mode) == 0o1770

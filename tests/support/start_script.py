@@ -108,7 +108,7 @@ class Started:
     def log(self, name: str) -> str:
         """``backend`` or ``collector``."""
         with contextlib.suppress(FileNotFoundError):
-            return (self.root / "state" / "logs" / f"{name}.log").read_text(errors="replace")
+            return (self.root / "state" / "logs" / f"{name}-{self.port}.log").read_text(errors="replace")
         return ""
 
     def wait_until_up(self) -> str:

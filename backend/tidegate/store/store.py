@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from pathlib import Path
@@ -199,14 +200,25 @@ async def write_rows(connection: AsyncConnection, rows: Rows) -> None:
             await connection.exec_driver_sql(SQL[name], values)
 
 
+def _check_readable(path: Path) -> None:
+    try:
+        exists = path.is_file()
+    except PermissionError:
+        exists = True
+    if not exists:
+        raise StoreError(f"{path} does not exist; has `tidegate serve` run with this --state-dir?")
+    if not os.access(path, os.R_OK):
+        raise StoreError(f"{path} cannot be read by this user; try it as root, or as the user of `tidegate serve`")
+
+
 async def open_store(path: Path, *, read_only: bool = False) -> Store:
     """Open the database, making and migrating it when it is to be written.
 
     Raises:
         StoreError: no such file (read-only), not ours, of a newer version, damaged, or written by another process.
     """
-    if read_only and not path.is_file():  # noqa: ASYNC240 - once, at the start
-        raise StoreError(f"{path} does not exist; has `tidegate serve` run with this --state-dir?")
+    if read_only:
+        _check_readable(path)
     lock: WriterLock | None = None
     writer: AsyncEngine | None = None
     if not read_only:

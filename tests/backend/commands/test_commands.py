@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,27 @@ async def test_export_says_what_does_not_exist(tmp_path: Path) -> None:
     done = tidegate("export", "--state-dir", str(tmp_path / "none"))
     assert done.returncode == 6
     assert b"does not exist" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
+def test_a_database_of_somebody_else_is_refused_in_words() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        state = Path(directory) / "state"
+        state.mkdir(mode=0o700)
+        (state / "tidegate.db").write_bytes(b"")
+        Path(directory).chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-m", "tidegate", "export", "--list", "--state-dir", str(state)],
+            capture_output=True,
+            text=True,
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            timeout=60,
+        )
+    assert done.returncode == 6, done.stderr
+    assert "cannot be read by this user" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 async def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

@@ -51,20 +51,20 @@ def test_without_a_collector_it_says_how_to_start_one(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a real collector with kernel programs")
 @pytest.mark.timeout(240)
 def test_three_agents_are_seen_with_their_calls_and_leave_no_files() -> None:
-    before = set(Path(tempfile.gettempdir()).glob("tidegate-demo-*"))
-    with started(watchdog_s=200) as script:
+    with tempfile.TemporaryDirectory() as directory, started(watchdog_s=200) as script:
         cookie = script.get(script.wait_until_up())[2]
         script.wait_for_collector("bpf")
 
         done = subprocess.run(
             [*TIDEGATE, "demo", "--rounds", "1", "--pace", "0.1"],
-            env=script.environment,
+            env={**script.environment, "TMPDIR": directory},
             capture_output=True,
             text=True,
             timeout=150,
         )
 
         assert done.returncode == 0, done.stdout + done.stderr
+        assert not list(Path(directory).iterdir())
         assert "all 3 agents have ended" in done.stdout
         wait_for(lambda: _ended(script.get("/api/state", cookie)[1]) == 3, 15, "three sessions that have ended")
         sessions = _sessions(script.get("/api/state", cookie)[1])
@@ -87,7 +87,6 @@ def test_three_agents_are_seen_with_their_calls_and_leave_no_files() -> None:
         steepest = max(call["rise_bytes_per_s"] for call in calls)
         assert (build["bursts"] >= 1) == (steepest >= (64 << 20) * 10)
         assert script.interrupt() == 0
-    assert set(Path(tempfile.gettempdir()).glob("tidegate-demo-*")) <= before
 
 
 def _sessions(body: str) -> dict[str, dict[str, Any]]:
