@@ -82,6 +82,16 @@ def test_page_changes_when_records_arrive(opened: Opened, collector: Collector) 
     _see(page, "s1", "ended")
 
 
+def test_what_nobody_reports_any_more_is_a_gap(opened: Opened, collector: Collector) -> None:
+    page = opened().open("/")
+    _begin(collector, "g1")
+    last = "document.querySelector('#host > div').data?.[0].y?.at(-1)"
+    page.wait_for_selector("#host .main-svg")
+    page.wait_for_function(f"() => {last} === 3e9")
+
+    page.wait_for_function(f"() => {last} === 0", timeout=10_000)  # an unknown stretch is left empty
+
+
 def test_age_of_a_call_ticks(opened: Opened, collector: Collector) -> None:
     _begin(collector, "s2")
     collector.send(CallStart(t=now_us(), session="s2", call="c1", tool="make", category="build", command="make all"))

@@ -7,6 +7,7 @@ import { figures } from "./table.js";
 
 const STEPS = 240;
 const BANDS = 10;
+const HOLD_US = 3e6; // samples come at least once a second
 
 export class HostChart {
   #node; #chart; #over; #legend; #twin; #table; #history = []; #shown = null; #drawnMs = 0; #costMs = 20;
@@ -43,12 +44,13 @@ export class HostChart {
     return t;
   }
 
+  // A value holds until the next one, but not for ever: what nobody reports any more is unknown, and drawn as a gap.
   #hold(t, points, valueOf) {
     const out = new Float64Array(t.length).fill(NaN);
     let at = -1;
     for (let i = 0; i < t.length; i++) {
       while (at + 1 < points.length && points[at + 1][0] <= t[i] * 1000) at++;
-      if (at >= 0) out[i] = valueOf(points[at]);
+      if (at >= 0 && t[i] * 1000 - points[at][0] <= HOLD_US) out[i] = valueOf(points[at]);
     }
     return out;
   }
