@@ -17,7 +17,7 @@ from tidegate_collectors.kernel import bpf_layout as layout
 from tidegate_collectors.kernel import build, selfcheck
 from tidegate_collectors.kernel.bpf_programs import OPTIONAL, SOURCE_PROGRAMS, SOURCES, TRACEPOINTS, MemorySource
 from tidegate_collectors.kernel.bpf_reasons import blamed_programs, explain
-from tidegate_collectors.kernel.clock import Clock
+from tidegate_collectors.kernel.clock import Clock, now_us
 from tidegate_collectors.kernel.libbpf import BpfError, BpfMap, BpfObject, enable_run_time_stats
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, SubjectStats
 from tidegate_collectors.records import Capability
@@ -245,7 +245,7 @@ class BpfObserver:
         return descriptor
 
     def _note(self, name: str, available: bool, reason: str) -> None:
-        t = time.time_ns() // 1000
+        t = now_us()
         self._capabilities[name] = Capability(t=t, name=name, available=available, reason=reason)
 
     # --- maps ------------------------------------------------------------------------------------------------------

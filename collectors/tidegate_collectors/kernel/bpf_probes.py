@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
-from tidegate_collectors.kernel import build
+from tidegate_collectors.kernel import build, clock
 from tidegate_collectors.kernel.bpf_programs import SOURCE_PROGRAMS, TRACEPOINTS
 from tidegate_collectors.kernel.bpf_reasons import explain
 from tidegate_collectors.kernel.libbpf import BpfError, BpfObject, enable_run_time_stats
@@ -32,7 +31,7 @@ def probe_bpf(btf: Path = BTF) -> list[Capability]:
 
 
 def _capability(name: str, reason: str | None) -> Capability:
-    return Capability(t=time.time_ns() // 1000, name=name, available=reason is None, reason=reason or "")
+    return Capability(t=clock.now_us(), name=name, available=reason is None, reason=reason or "")
 
 
 def _btf(btf: Path) -> Capability:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidegate_collectors.kernel import cgroup_layout
+from tidegate_collectors.kernel import cgroup_layout, clock
 from tidegate_collectors.kernel.cgroup_files import ControlFiles, Psi, read_psi
 from tidegate_collectors.kernel.cgroups import CgroupError, CgroupHandle, CgroupTree
 from tidegate_collectors.kernel.procfs_files import read_schedstat, read_text
@@ -34,7 +34,7 @@ def report() -> list[Capability]:
 
 
 def _capability(name: str, available: bool, reason: str = "") -> Capability:
-    return Capability(t=time.time_ns() // 1000, name=name, available=available, reason=reason)
+    return Capability(t=clock.now_us(), name=name, available=available, reason=reason)
 
 
 # --- the host ------------------------------------------------------------------------------------------------------

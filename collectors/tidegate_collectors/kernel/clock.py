@@ -17,6 +17,11 @@ STEP_US = 10_000
 _MAX_SLEW_PPM = 500
 
 
+def now_us() -> int:
+    """Microseconds UTC."""
+    return time.time_ns() // 1000
+
+
 class Clock:
     """Converts nanoseconds of CLOCK_MONOTONIC to microseconds UTC.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tidegate_collectors.kernel import procfs_files
 from tidegate_collectors.kernel.agent_protocol import Ended, RegisterCall, RegisterSession, Request
 from tidegate_collectors.kernel.agent_server import Refused
 from tidegate_collectors.kernel.cgroups import CgroupError, CgroupHandle, CgroupTree
+from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.groups import Groups
 from tidegate_collectors.kernel.ledger import CallLedger
 from tidegate_collectors.kernel.observer import Observer, SubjectStats
@@ -72,7 +72,7 @@ class Collector:
         self._groups = Groups(tree)
         self._ledger = ledger
         self._send = send
-        self._moves: deque[tuple[float, str, str, int]] = deque()
+        self._moves: dict[tuple[str, str], tuple[float, set[int] | None]] = {}  # by call: when, and whom; None is all
         self._reconciled_us = 0
         self._ring_losses = 0
 
@@ -208,15 +208,16 @@ class Collector:
 
     def execute(self, outputs: Iterable[Output]) -> None:
         """Send the records and carry out the commands in their order; moves wait, see :meth:`move_due`."""
-        due_s = time.monotonic() + MOVE_AFTER_S
         for output in outputs:
             if isinstance(output, Record):
                 self._send(output)
             elif isinstance(output, PlaceCall):
                 self._place_call(output)
-                self._moves.append((due_s, output.session, output.call, 0))
+                self._moves[output.session, output.call] = (self._move_at_s(output), None)
             elif isinstance(output, MovePid):
-                self._moves.append((due_s, output.session, output.call, output.pid))
+                _, pids = self._moves.setdefault((output.session, output.call), (self._move_at_s(output), set()))
+                if pids is not None:
+                    pids.add(output.pid)
             elif isinstance(output, TrackCall):
                 self._track_call(output)
             elif isinstance(output, MeasureCall):
@@ -229,19 +230,28 @@ class Collector:
     @property
     def next_move_s(self) -> float | None:
         """In how many seconds :meth:`move_due` has something to do."""
-        return max(self._moves[0][0] - time.monotonic(), 0.0) if self._moves else None
+        if not self._moves:
+            return None
+        return max(min(due_s for due_s, _ in self._moves.values()) - time.monotonic(), 0.0)
+
+    def _move_at_s(self, command: PlaceCall | MovePid) -> float:
+        """When the call has lasted long enough, by the monotonic clock: it may have been seen late, by a poll."""
+        call = self._tracker.call(command.session, command.call)
+        lasted_s = (now_us() - call.t_us) / 1e6 if call is not None else 0.0
+        return time.monotonic() + min(max(MOVE_AFTER_S - lasted_s, 0.0), MOVE_AFTER_S)
 
     def move_due(self, now_s: float) -> None:
         """Put the processes of calls that go on into their groups, all in one go.
 
         The first move waits for a grace period of the kernel, those right after it do not.
         """
-        if not self._moves or self._moves[0][0] > now_s:
+        due = [key for key, (due_s, _) in self._moves.items() if due_s <= now_s]
+        if not due:
             return
         self.drain()  # what has ended meanwhile need not be moved
-        while self._moves and self._moves[0][0] <= now_s:
-            _, session, call, pid = self._moves.popleft()
-            self._move(session, call, pid)
+        for session, call in due:
+            _, pids = self._moves.pop((session, call))
+            self._move(session, call, pids)
 
     def _track_call(self, command: TrackCall) -> None:
         try:
@@ -269,10 +279,11 @@ class Collector:
         except OSError as error:
             log.warning("reclaim of call %s of session %s is not counted: %s", call.id, call.session.id, error)
 
-    def _move(self, session: str, call: str, pid: int) -> None:
+    def _move(self, session: str, call: str, pids: set[int] | None) -> None:
         found = self._tracker.call(session, call)
-        if found is not None and not (found.ended and not found.pids):
-            self._groups.move(session, call, [pid] if pid else sorted(found.pids))
+        if found is not None:
+            # Only who is of the call still: the number of a process that has ended may be somebody else's by now.
+            self._groups.move(session, call, sorted(found.pids if pids is None else found.pids & pids))
 
     def _measure(self, command: MeasureCall) -> None:
         stats = self._observer.stats(command.subject)
@@ -351,8 +362,3 @@ class Collector:
         for subject in dead:
             if not self._tracker.knows(subject):
                 self._observer.untrack(None, subject)
-
-
-def now_us() -> int:
-    """Microseconds UTC."""
-    return time.time_ns() // 1000

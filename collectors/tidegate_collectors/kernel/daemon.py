@@ -28,7 +28,8 @@ from tidegate_collectors import __version__, paths
 from tidegate_collectors.kernel.agent_server import AgentServer
 from tidegate_collectors.kernel.capabilities import report
 from tidegate_collectors.kernel.cgroups import CgroupTree
-from tidegate_collectors.kernel.collector import Collector, now_us
+from tidegate_collectors.kernel.clock import now_us
+from tidegate_collectors.kernel.collector import Collector
 from tidegate_collectors.kernel.ledger import CallLedger
 from tidegate_collectors.kernel.options import CollectError, Config, add_arguments, check
 from tidegate_collectors.kernel.sampler import PERIOD_S, Sampler, raise_file_limit

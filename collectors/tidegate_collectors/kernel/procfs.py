@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Sequence
 from typing import Literal
 
+from tidegate_collectors.kernel import clock
 from tidegate_collectors.kernel import procfs_files as files
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, EventKind, SubjectStats
 from tidegate_collectors.kernel.procfs_counters import Counters, Process
@@ -51,7 +51,7 @@ class ProcfsObserver:
     @property
     def capabilities(self) -> Sequence[Capability]:
         """What this way of looking can and cannot see."""
-        now = time.time_ns() // 1000
+        now = clock.now_us()
         rate = round(1 / self._poll_s)
         return [
             *self.notes,
@@ -83,7 +83,7 @@ class ProcfsObserver:
         """Read /proc now and say what changed."""
         self._timer.read()
         if self._processes:
-            self._poll(time.time_ns() // 1000)
+            self._poll(clock.now_us())
         events, self._events = self._events, []
         return sorted(events, key=lambda event: event.t_us)
 
@@ -106,7 +106,7 @@ class ProcfsObserver:
             raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone")
         self._counters.add_runtime(subject)
         if not self._processes:
-            self._since_us = time.time_ns() // 1000
+            self._since_us = clock.now_us()
         if pid is None or stat is None:
             return
         if not self._processes:

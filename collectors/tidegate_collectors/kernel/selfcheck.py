@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from tidegate_collectors.kernel import clock
 from tidegate_collectors.kernel.libbpf import BpfError
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, EventKind, SubjectStats
 
@@ -95,7 +96,7 @@ def _check(observer: Checked, helper: subprocess.Popen[bytes], calls: list[int])
     observer.track_runtime(None, SUBJECT, pid=helper.pid)
     truth_before = _schedstat(helper.pid)
     before = _stats(observer)
-    began_us = time.time_ns() // 1000
+    began_us = clock.now_us()
 
     _go(helper)
     _turn(helper, b"c")
@@ -134,7 +135,7 @@ def _check_call(events: list[Event], parent: int, began_us: int) -> None:
     argv = (ARGUMENT, "-I", "-S", "-c", "")
     if call.argv != argv or call.comm not in (comm, Path(sys.executable).name[:15]):
         raise BpfError(f"self-check: {comm} {argv} was seen as {call.comm!r} {call.argv}")
-    now_us = time.time_ns() // 1000
+    now_us = clock.now_us()
     if not began_us - 1000 <= call.t_us <= now_us + 1000:
         raise BpfError(f"self-check: a call between {began_us} and {now_us} us was seen at {call.t_us}")
     ended = next(e for e in events if e.kind is EventKind.EXIT and e.subject == call.subject)

@@ -6,7 +6,7 @@ import logging
 
 from tidegate_collectors.kernel import cgroup_layout
 from tidegate_collectors.kernel.cgroups import CgroupBusyError, CgroupError, CgroupTree
-from tidegate_collectors.kernel.collector import now_us
+from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.observer import Observer
 from tidegate_collectors.kernel.options import CollectError, Config
 from tidegate_collectors.kernel.tracker_calls import CallNaming, namer

@@ -13,6 +13,7 @@ from tests.support.scripted_observer import ScriptedObserver
 from tests.support.tracker_rig import naming
 from tidegate_collectors.kernel.agent_protocol import RegisterSession
 from tidegate_collectors.kernel.agent_server import Refused
+from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.collector import MOVE_AFTER_S, Collector
 from tidegate_collectors.kernel.ledger import CallLedger
 from tidegate_collectors.kernel.observer import Event, EventKind, SubjectStats
@@ -76,8 +77,9 @@ def test_a_call_is_moved_only_when_it_has_lasted(tmp_path: Path) -> None:
     try:
         collector.handle(Peer(os.getpid(), 0, 0), RegisterSession(session="s"))
         assert collector.next_move_s is None
-        fork = Event(EventKind.FORK, 1, 1, pid=2_000_001, ppid=os.getpid())
-        call = Event(EventKind.CALL, 1, 1 << 32, pid=2_000_001, ppid=os.getpid(), a=1, argv=("git", "log"))
+        now = now_us()
+        fork = Event(EventKind.FORK, now, 1, pid=2_000_001, ppid=os.getpid())
+        call = Event(EventKind.CALL, now, 1 << 32, pid=2_000_001, ppid=os.getpid(), a=1, argv=("git", "log"))
         observer.events = [fork, call]
         collector.drain()
         assert [type(record) for record in sent][:2] == [SessionStart, CallStart]
@@ -87,6 +89,23 @@ def test_a_call_is_moved_only_when_it_has_lasted(tmp_path: Path) -> None:
         assert collector.next_move_s is not None, "it is not due yet"
         collector.move_due(math.inf)
         assert collector.next_move_s is None
+    finally:
+        collector.shutdown()
+        observer.close()
+
+
+def test_a_call_that_was_seen_late_is_moved_at_once(tmp_path: Path) -> None:
+    observer = ScriptedObserver()
+    collector = collector_of(observer, tmp_path, [])
+    try:
+        collector.handle(Peer(os.getpid(), 0, 0), RegisterSession(session="s"))
+        begun, pid = now_us() - 80_000, 2_000_001
+        observer.events = [
+            Event(EventKind.FORK, begun, 1, pid=pid, ppid=os.getpid()),
+            Event(EventKind.CALL, begun, 1 << 32, pid=pid, ppid=os.getpid(), a=1, argv=("make",)),
+        ]
+        collector.drain()
+        assert collector.next_move_s == 0.0
     finally:
         collector.shutdown()
         observer.close()
