@@ -111,13 +111,13 @@ def _close_interval(session: Session, call: Call, record: CallEnd, *, was_runnin
 
 def _close_memory(state: State, session: Session, call: Call, record: CallEnd) -> None:
     """Memory is given back at the end but for what is kept; a peak since the last sample is one of this tick."""
-    if record.peak_bytes is not None:
-        ticks.raise_peak(session, record.peak_bytes)
-    if record.peak_bytes is not None and record.peak_bytes > (call.peak_bytes or 0):
-        call.peak_bytes = record.peak_bytes
-        if record.peak_bytes > session.tick.calls_excess:
-            session.tick.calls_excess = record.peak_bytes
-            session.tick.excess_category = call.category
+    peak = record.peak_bytes
+    if peak is not None:
+        ticks.raise_peak(session, peak)
+        if peak > (call.peak_bytes or 0):
+            call.peak_bytes = peak
+            if peak > session.tick.calls_excess:
+                session.tick.calls_excess, session.tick.excess_category = peak, call.category
     if call.peak_bytes is not None or record.kept_bytes:
         ticks.set_call_bytes(session, call, record.kept_bytes or 0)
         ticks.memory_changed(state, session)

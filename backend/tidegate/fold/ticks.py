@@ -70,8 +70,7 @@ def total_bytes(session: Session) -> int | None:
 
 def mem_point(session: Session) -> MemPoint:
     """The open tick as a point of the memory chart, extremes included."""
-    tick = session.tick
-    calls = {name: value for name, value in session.by_category.items() if value}
+    tick, calls = session.tick, _held(session)
     if tick.calls_excess:
         calls[tick.excess_category] = calls.get(tick.excess_category, 0) + tick.calls_excess
     return (tick.t_us, (session.runtime_bytes or 0) + tick.runtime_excess, calls)
@@ -83,9 +82,12 @@ def open_points(session: Session) -> list[MemPoint]:
     points = [mem_point(session)]
     tick = session.tick
     if tick.calls_excess or tick.runtime_excess:
-        calls = {name: value for name, value in session.by_category.items() if value}
-        points.append((tick.t_us + 1, session.runtime_bytes or 0, calls))
+        points.append((tick.t_us + 1, session.runtime_bytes or 0, _held(session)))
     return points
+
+
+def _held(session: Session) -> dict[str, int]:
+    return {name: value for name, value in session.by_category.items() if value}
 
 
 def wait_point(session: Session) -> WaitPoint | None:

@@ -51,7 +51,7 @@ function exit(body) {
 }
 
 /** A loss that counts nothing is a stretch of time in which nobody was listening. */
-export function lossWords({ where, of, count }) {
+function lossWords({ where, of, count }) {
   if (count) return [number("lost.count", integer(count)), " lost in ", el("span", { text: clean([where, of].filter(Boolean).join(", "), 120) })];
   if (where === "link") return ["collector ", el("span", { text: clean(of, 80) }), " is gone"];
   return [el("span", { text: clean(of || where, 120) }), ": a gap of unknown content"];

@@ -106,6 +106,9 @@ function setAttributes(node, attributes) {
 /** Change a text only when it differs: layout is not touched for nothing. */
 export function setText(node, text) { if (node && node.textContent !== text) node.textContent = text; }
 
+/** Stretches of time that nobody observed: losses that count nothing. */
+export function gapCount(lost) { return (lost.by || []).filter((one) => !one.count).length; }
+
 export const CATEGORIES = ["tests", "install", "build", "git", "search", "read", "edit", "python", "network", "other"];
 export function category(name) { return CATEGORIES.includes(name) ? name : "other"; }
 export function swatch(name) { return el("span", { class: `swatch ${category(name)}`, "aria-hidden": "true" }); }

@@ -1,6 +1,6 @@
 // The frame around every page: badges, copy buttons, definitions at a number. Starts the shared store.
 
-import { duration, integer, setText } from "./format.js";
+import { duration, gapCount, integer, setText } from "./format.js";
 import { store } from "./store.js";
 import { installTips } from "./tips.js";
 
@@ -30,7 +30,7 @@ function badges() {
   conn.setAttribute("aria-live", words.startsWith("stale") ? "off" : "polite");
   const lost = document.getElementById("badge-lost");
   if (store.run) {
-    const gaps = (store.lost.by || []).filter((one) => !one.count).length;
+    const gaps = gapCount(store.lost);
     setText(lost, `${integer(store.lost.total)} lost${gaps ? `, ${gaps} ${gaps === 1 ? "gap" : "gaps"}` : ""}${store.gapSeen ? ", gap in the view" : ""}`);
     lost.classList.toggle("trouble", store.lost.total > 0 || gaps > 0);
     lost.title = store.gapSeen ? "The stream had a gap; the state was fetched again." : "Records known to be lost";

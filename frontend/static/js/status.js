@@ -1,7 +1,7 @@
 // The Health page: what can be measured here, who sends, what was lost, what it costs.
 
 import { getJson } from "./api.js";
-import { bytes, clean, duration, el, integer, known, percent, setText, UNKNOWN } from "./format.js";
+import { bytes, clean, duration, el, gapCount, integer, known, percent, setText, UNKNOWN } from "./format.js";
 import { startShell } from "./shell.js";
 import { store } from "./store.js";
 import { Table } from "./table.js";
@@ -37,7 +37,7 @@ const ms = (value) => (known(value) ? duration(value * 1000) : UNKNOWN);
 function drawLosses(lost) {
   const box = byId("loss-box");
   if (!lost?.total && !lost?.by?.length) { box.replaceChildren(el("p", { class: "muted" }, "None. Every record that was sent is stored.")); return; }
-  const rows = el("tbody"), gaps = lost.by.filter((one) => !one.count).length;
+  const rows = el("tbody"), gaps = gapCount(lost);
   for (const one of lost.by) rows.append(el("tr", {}, el("td", {}, el("span", { text: one.where })), el("td", {}, el("span", { text: one.of || "records" })), el("td", { class: "num trouble", def: "lost.count" }, one.count ? integer(one.count) : "gap"), el("td", { class: "num", def: "source.last_t_us" }, known(one.last_t_us) ? `${duration(Math.max(0, nowUs - one.last_t_us))} ago` : UNKNOWN)));
   box.replaceChildren(el("p", {}, el("b", { def: "lost.total", class: lost.total ? "trouble" : null }, `${integer(lost.total)} records`), " known to be lost", gaps ? el("span", { def: "lost.count" }, `, and ${gaps} ${gaps === 1 ? "stretch" : "stretches"} of time unobserved`) : ""),
     el("table", {}, el("thead", {}, el("tr", {}, ...["where", "what", "count", "last"].map((label, i) => el("th", { scope: "col", class: i > 1 ? "num" : null }, label)))), rows));
