@@ -86,16 +86,10 @@ def test_a_layout_that_is_not_the_kernels_is_refused(loaded: BpfObject) -> None:
         loaded.map("nothing", "=Q", "=Q")
 
 
-@needs_root
-def test_the_verifiers_words_are_kept(tmp_path: Path) -> None:
-    source = tmp_path / "wild.bpf.c"
-    source.write_text(
-        '#include "kernel_types.h"\n#include <bpf/bpf_helpers.h>\n#include <bpf/bpf_tracing.h>\n'
-        'char LICENSE[] SEC("license") = "Dual BSD/GPL";\n'
-        'SEC("tp_btf/sched_process_exit") int BPF_PROG(wild, struct task_struct *t)\n'
-        "{ return *(volatile int *)(t->tgid + 8L); }\n"
-    )
-    target = tmp_path / "wild.bpf.o"
+def refusal(directory: Path, program: str) -> BpfError:
+    """What loading this source is refused with."""
+    source, target = directory / "refused.bpf.c", directory / "refused.bpf.o"
+    source.write_text(program)
     subprocess.run(
         ["clang", *build.flags(), "-I", str(build.SOURCE_DIR), "-c", str(source), "-o", str(target)], check=True
     )
@@ -105,30 +99,32 @@ def test_the_verifiers_words_are_kept(tmp_path: Path) -> None:
             opened.load()
     finally:
         opened.close()
-    assert caught.value.errno == errno.EACCES
-    assert "invalid mem access 'scalar'" in caught.value.log
-    assert "invalid mem access 'scalar'" in explain(caught.value)
+    return caught.value
+
+
+@needs_root
+def test_the_verifiers_words_are_kept(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path,
+        '#include "kernel_types.h"\n#include <bpf/bpf_helpers.h>\n#include <bpf/bpf_tracing.h>\n'
+        'char LICENSE[] SEC("license") = "Dual BSD/GPL";\n'
+        'SEC("tp_btf/sched_process_exit") int BPF_PROG(wild, struct task_struct *t)\n'
+        "{ return *(volatile int *)(t->tgid + 8L); }\n",
+    )
+    assert error.errno == errno.EACCES
+    assert "invalid mem access 'scalar'" in error.log
+    assert "invalid mem access 'scalar'" in explain(error)
 
 
 @needs_root
 def test_a_tracepoint_that_this_kernel_lacks_is_named(tmp_path: Path) -> None:
-    source = tmp_path / "none.bpf.c"
-    source.write_text(
+    error = refusal(
+        tmp_path,
         '#include "kernel_types.h"\n#include <bpf/bpf_helpers.h>\n'
         'char LICENSE[] SEC("license") = "Dual BSD/GPL";\n'
-        'SEC("tp_btf/tidegate_no_such_tracepoint") int nowhere(void *context) { return 0; }\n'
+        'SEC("tp_btf/tidegate_no_such_tracepoint") int nowhere(void *context) { return 0; }\n',
     )
-    target = tmp_path / "none.bpf.o"
-    subprocess.run(
-        ["clang", *build.flags(), "-I", str(build.SOURCE_DIR), "-c", str(source), "-o", str(target)], check=True
-    )
-    opened = BpfObject(target)
-    try:
-        with pytest.raises(BpfError) as caught:
-            opened.load()
-    finally:
-        opened.close()
-    assert "tidegate_no_such_tracepoint" in explain(caught.value)
+    assert "tidegate_no_such_tracepoint" in explain(error)
 
 
 @needs_root
