@@ -55,7 +55,7 @@ def call_start(state: State, record: CallStart) -> None:
 def _replace(state: State, session: Session, call: Call) -> Call:
     """The id of an ended call is used again: a new call takes its place."""
     ticks.set_call_bytes(session, call, 0)
-    del session.calls[call.id]
+    session.calls.remove(call)
     return state.open_call(session, call.id)
 
 
@@ -70,6 +70,7 @@ def call_end(state: State, record: CallEnd) -> None:
     ticks.advance(state, session, record.t)
     was_running = call.phase == "running"
     session.running.pop(call.id, None)
+    session.calls.touch(call)
     call.phase = "lost" if record.lost else "ended"
     call.ended_us = record.t
     call.exit_code, call.signal = record.exit_code, record.signal
@@ -78,6 +79,7 @@ def call_end(state: State, record: CallEnd) -> None:
     call.rise_bytes_per_s = _greater(call.rise_bytes_per_s, record.rise_bytes_per_s)
     call.process_count = record.processes
     call.left_behind = record.left_behind
+    call.result_chars = record.result_chars if record.result_chars is not None else call.result_chars
     session.left_behind += record.left_behind or 0
     call.bursts = max(call.bursts, record.bursts or 0)
     if record.oom:

@@ -1,96 +1,27 @@
-"""What the fold remembers of a session, a call, a process and a host. Times in microseconds UTC, sizes in bytes."""
+"""What the fold remembers of a session and of a host. Times in microseconds UTC, sizes in bytes.
+
+All of it are structs that can be written down and read again (:mod:`.snapshot`), so nothing here refers to anything
+that is not kept: no open file, no tracker, no clock.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from msgspec import Struct, field
 
+from .call import Call, Phase, Process, Processes
+from .coverage import Coverage
+from .kept import Calls
+from .lanes import Lanes
 from .limits import Limits
-from .spans import Coverage, Lanes
 from .spark import Spark
 
-Phase = Literal["running", "ended", "lost"]
-"""lost: the end was not seen, so nobody knows when it was."""
+__all__ = [
+    "Call", "Calls", "Host", "LostCount", "Phase", "Process", "Processes", "Run", "Session", "Source", "Tick",
+    "Totals", "new_session",
+]  # fmt: skip
 
 
-@dataclass(slots=True)
-class Process:
-    """One process of a call or of a runtime."""
-
-    pid: int
-    ppid: int | None = None
-    comm: str = ""
-    started_us: int | None = None
-    ended_us: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    hiwater_bytes: int | None = None
-    left_behind: bool = False
-
-
-def _process_order(process: Process) -> tuple[int, int]:
-    first_seen = process.ended_us if process.started_us is None else process.started_us
-    return (first_seen or 0, process.pid)
-
-
-@dataclass(slots=True)
-class Processes:
-    """Processes in order of their first record; at most ``limit``, the others are counted."""
-
-    limit: int
-    by_pid: dict[int, Process] = field(default_factory=dict)
-    ended: list[Process] = field(default_factory=list)
-    omitted: int = 0
-
-    def all(self) -> list[Process]:
-        """Ended and running processes, in order of their start; of their end where they started no program."""
-        return sorted([*self.ended, *self.by_pid.values()], key=_process_order)
-
-
-@dataclass(slots=True)
-class Call:
-    """One tool call."""
-
-    session: str
-    id: str
-    ordinal: int
-    processes: Processes
-    announced: bool = False
-    tool: str = ""
-    category: str = "other"
-    command: str | None = None
-    hint: str | None = None
-    hint_bytes: int | None = None
-    boundary: str | None = None
-    pid: int | None = None
-    cgroup_id: int | None = None
-    started_us: int | None = None
-    ended_us: int | None = None
-    phase: Phase = "running"
-    lane: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    oom: bool = False
-    duration_us: int | None = None
-    bytes: int | None = None
-    peak_bytes: int | None = None
-    kernel_peak_bytes: int | None = None
-    spike_bytes: int | None = None
-    kept_bytes: int | None = None
-    charged_peak_bytes: int | None = None
-    rise_bytes_per_s: int | None = None
-    cpu_us: int | None = None
-    wait_us: int | None = None
-    stall_us: int | None = None
-    process_count: int | None = None
-    left_behind: int | None = None
-    bursts: int = 0
-    oom_kills: int = 0
-    sample_t_us: int = -1
-
-
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct, array_like=True, gc=False):
     """Samples of a session that carry the same time: together they are one point of its charts.
 
     ``runtime_excess`` and ``calls_excess`` are how far memory went above the sampled value since the point before;
@@ -107,8 +38,7 @@ class Tick:
     session_wait: bool = False
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct, array_like=True, gc=False):
     """Time of a session, summed from its parts, and as the collector gave it for the session as a whole."""
 
     parts_us: int | None = None
@@ -127,14 +57,14 @@ class Totals:
         return self.parts_us if self.session_us is None else self.session_us
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct, array_like=True):
     """One agent's run. A session id that is used again replaces the ended session of that id.
 
-    ``lingering`` holds the calls that have ended and whose processes left behind hold memory still.
+    ``no`` counts the sessions of the run, in order of their first record. ``ord`` is the last record that changed it.
     """
 
     id: str
+    no: int
     host: str
     src: str
     spark: Spark
@@ -162,9 +92,7 @@ class Session:
     peak_bytes: int | None = None
     kernel_peak_bytes: int | None = None
     estimated_peak_bytes: int | None = None
-    calls: dict[str, Call] = field(default_factory=dict)
-    running: dict[str, Call] = field(default_factory=dict)
-    lingering: dict[str, Call] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
     calls_total: int = 0
     bursts: int = 0
     bursts_in_calls: int = 0
@@ -176,10 +104,15 @@ class Session:
     sched_t_us: int = -1
     tick: Tick = field(default_factory=Tick)
     last_t_us: int = 0
+    ord: int = 0
+
+    @property
+    def running(self) -> dict[str, Call]:
+        """The calls that run."""
+        return self.calls.running
 
 
-@dataclass(slots=True)
-class Host:
+class Host(Struct, array_like=True, gc=False):
     """One Linux machine, and what the collector takes of it."""
 
     host: str
@@ -197,8 +130,7 @@ class Host:
     last_t_us: int = 0
 
 
-@dataclass(slots=True)
-class Source:
+class Source(Struct, array_like=True, gc=False):
     """One start of one sender."""
 
     src: str
@@ -207,16 +139,14 @@ class Source:
     last_seq: int
 
 
-@dataclass(slots=True)
-class LostCount:
+class LostCount(Struct, array_like=True, gc=False):
     """Records lost at one place."""
 
     count: int
     last_t_us: int
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct, array_like=True, gc=False):
     """The run that the records belong to."""
 
     id: str = ""
@@ -226,10 +156,11 @@ class Run:
     ended_us: int | None = None
 
 
-def new_session(session: str, host: str, src: str, limits: Limits) -> Session:
+def new_session(session: str, no: int, host: str, src: str, limits: Limits) -> Session:
     """An empty session, not yet announced by a session.start."""
     return Session(
         id=session,
+        no=no,
         host=host,
         src=src,
         spark=Spark(limits.spark_us, limits.spark_points),

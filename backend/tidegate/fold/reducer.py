@@ -12,7 +12,7 @@ from typing import Any, Final
 from tidegate_collectors import records
 from tidegate_collectors.records import AnyRecord, MemEvent, Record, Unknown
 
-from . import calls, hosts, samples, sessions
+from . import calls, hosts, matches, samples, sessions
 from .events import EVENT_TYPES, event_view
 from .limits import short_id
 from .model import Source
@@ -102,6 +102,7 @@ _HANDLERS: Final[dict[type, Callable[[State, Any], None]]] = {
     records.SessionEnd: sessions.session_end,
     records.CallStart: calls.call_start,
     records.CallEnd: calls.call_end,
+    records.CallMatch: matches.call_match,
     records.ProcExec: calls.proc_exec,
     records.ProcExit: calls.proc_exit,
     records.MemSample: samples.mem_sample,

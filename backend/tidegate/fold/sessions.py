@@ -81,6 +81,7 @@ def lose(state: State, session: Session) -> None:
         session.phase = "lost"
     if state.tracker is not None:
         state.tracker.sessions.add(session.id)
+    session.ord = state.ord
     for call in session.running.values():
         call.phase = "lost"
         ticks.set_call_bytes(session, call, 0)

@@ -85,6 +85,13 @@ class CallView(Struct, frozen=True):
     processes: int | None
     left_behind: int | None
     bursts: int
+    agent_tool: str | None
+    agent_call_id: str | None
+    match_confidence: str | None
+    match_how: str | None
+    match_position: int
+    result_chars: int | None
+    agent_failed: bool
 
 
 class ProcessView(Struct, frozen=True):

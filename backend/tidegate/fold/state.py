@@ -16,6 +16,7 @@ from .changes import Changes, Tracker
 from .events import EventView
 from .limits import Limits, cut, short_id
 from .model import Call, Host, LostCount, Processes, Run, Session, Source, new_session
+from .saved import Saved
 from .sessions import find_again
 
 OTHER: Final = "(other)"
@@ -40,6 +41,8 @@ class State:
         capabilities: latest word on each capability, by (host, plane, name).
         unknown_types: lines of unknown type by type.
         events: the newest events, oldest first.
+        sessions_total: sessions so far; what left the state is counted too.
+        saved: what the last snapshot holds.
     """
 
     def __init__(self, limits: Limits | None = None, *, track: bool = True) -> None:
@@ -55,7 +58,21 @@ class State:
         self.unknown_types: dict[str, int] = {}
         self.events: deque[EventView] = deque(maxlen=self.limits.events)
         self.machine: dict[str, tuple[str | None, int | None, int | None]] = {}
-        self.tracker: Tracker | None = Tracker(self.limits.pending) if track else None
+        self.sessions_total = 0
+        self.saved = Saved()
+        self.tracker: Tracker | None = None
+        if track:
+            self.follow()
+
+    def follow(self) -> None:
+        """Collect changes from here on, for :meth:`changes`."""
+        self.tracker = Tracker(self.limits.pending)
+
+    def become(self, other: State) -> None:
+        """Take over all that another state remembers; whoever tracks this one goes on doing so."""
+        tracker = self.tracker
+        self.__dict__.update(other.__dict__)
+        self.tracker = tracker
 
     def changes(self) -> Changes:
         """What changed since the last call; the first time, since the beginning. Empty when nothing is tracked."""
@@ -90,6 +107,7 @@ class State:
         if name is None:
             return None
         session = self.sessions.get(name) or self.sessions.get(short_id(name)) or self.open_session(record)
+        session.ord = self.ord
         if record.t > session.last_t_us:
             session.last_t_us = record.t
             if session.phase == "lost" and record.src == session.src:
@@ -109,7 +127,9 @@ class State:
             self._drop_session(session_id)
         elif len(self.sessions) >= self.limits.sessions:
             self._make_room_for_sessions()
-        session = new_session(session_id, short_id(record.host), short_id(record.src), self.limits)
+        self.sessions_total += 1
+        session = new_session(session_id, self.sessions_total, short_id(record.host), short_id(record.src), self.limits)
+        session.ord = self.ord
         session.last_t_us = record.t
         self.sessions[session_id] = session
         return session
@@ -119,9 +139,17 @@ class State:
         name = record.call
         if name is None:
             return None
-        call = session.calls.get(name) or session.calls.get(short_id(name)) or self.open_call(session, short_id(name))
+        call = session.calls.running.get(name) or self._call_not_running(session, name)
         if self.tracker is not None:
             self.tracker.call(session.id, call.id)
+        return call
+
+    def _call_not_running(self, session: Session, name: str) -> Call:
+        name = short_id(name)
+        call = session.calls.get(name)
+        if call is None:
+            return self.open_call(session, name)
+        session.calls.touch(call)
         return call
 
     def open_call(self, session: Session, call_id: str) -> Call:
@@ -132,8 +160,7 @@ class State:
         call = Call(
             session=session.id, id=call_id, ordinal=session.calls_total, processes=Processes(self.limits.processes)
         )
-        session.calls[call_id] = call
-        session.running[call_id] = call
+        session.calls.add(call)
         return call
 
     def host(self, name: str) -> Host | None:
@@ -159,7 +186,7 @@ class State:
                 host.mem_total_bytes = memory
 
     def _drop_session(self, session_id: str) -> None:
-        del self.sessions[session_id]
+        self.saved.dropped(self.sessions.pop(session_id))
         if self.tracker is not None:
             self.tracker.forget(session_id)
 
@@ -174,7 +201,8 @@ class State:
         wanted = max(1, self.limits.calls // 10)
         ended = [key for key, call in session.calls.items() if call.phase != "running"][:wanted]
         for call_id in ended or list(session.calls)[:wanted]:
-            call = session.calls.pop(call_id)
-            if session.running.pop(call_id, None) is not None and call.lane is not None:
+            call = session.calls[call_id]
+            if call_id in session.running and call.lane is not None:
                 session.lanes.release(call.lane, session.last_t_us)
             ticks.set_call_bytes(session, call, 0)
+            session.calls.remove(call)

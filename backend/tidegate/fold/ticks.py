@@ -26,7 +26,8 @@ def advance(state: State, session: Session, t_us: int) -> None:
     if tick.t_us >= 0:
         _complete(state, session)
     session.tick = Tick(t_us=t_us)
-    for call in list(session.lingering.values()) if session.lingering else ():
+    lingering = session.calls.lingering
+    for call in list(lingering.values()) if lingering else ():
         if t_us - call.sample_t_us > LINGER_US:  # nobody samples it any more, so its processes are gone
             set_call_bytes(session, call, 0)
             memory_changed(state, session)
@@ -46,10 +47,11 @@ def set_call_bytes(session: Session, call: Call, value: int) -> None:
     session.calls_bytes += delta
     session.by_category[call.category] = session.by_category.get(call.category, 0) + delta
     if call.phase != "running":
+        session.calls.touch(call)
         if value:
-            session.lingering[call.id] = call
+            session.calls.lingering[call.id] = call
         else:
-            session.lingering.pop(call.id, None)
+            session.calls.lingering.pop(call.id, None)
 
 
 def set_category(session: Session, call: Call, category: str) -> None:

@@ -118,6 +118,13 @@ def call_view(call: Call) -> CallView:
         processes=count,
         left_behind=call.left_behind,
         bursts=call.bursts,
+        agent_tool=call.agent_tool,
+        agent_call_id=call.agent_call_id,
+        match_confidence=call.match_confidence,
+        match_how=call.match_how,
+        match_position=call.match_position,
+        result_chars=call.result_chars,
+        agent_failed=call.agent_failed,
     )
 
 

@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.fold.spans import Coverage, Lanes
+from tidegate.fold.coverage import Coverage
+from tidegate.fold.lanes import Lanes
 from tidegate.fold.spark import Spark
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=25)
@@ -64,7 +65,7 @@ def test_beyond_the_limit_lanes_are_shared() -> None:
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=300))
 def test_a_sparkline_keeps_the_highest_point_and_its_bounds(samples: list[tuple[int, int, int]]) -> None:
     samples.sort(key=lambda sample: sample[0])
-    spark = Spark(length_us=10_000, points=20)
+    spark = Spark(length_us=10_000, limit=20)
     for sample in samples:
         spark.add(*sample)
     points = spark.points()

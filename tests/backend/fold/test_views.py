@@ -16,7 +16,8 @@ CALL_KEYS = {
     "session", "id", "ordinal", "tool", "category", "command", "hint", "hint_bytes", "boundary", "pid", "cgroup_id",
     "started_us", "ended_us", "state", "lane", "exit_code", "signal", "oom", "duration_us", "bytes", "peak_bytes",
     "spike_bytes", "kept_bytes", "charged_peak_bytes", "rise_bytes_per_s", "cpu_us", "wait_us", "stall_us", "processes",
-    "left_behind", "bursts",
+    "left_behind", "bursts", "agent_tool", "agent_call_id", "match_confidence", "match_how", "match_position",
+    "result_chars", "agent_failed",
 }  # fmt: skip
 HOST_KEYS = {
     "host", "kernel", "cpus", "mem_total_bytes", "mem_available_bytes", "swap_used_bytes", "cpu_busy_ratio",
