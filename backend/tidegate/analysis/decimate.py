@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +21,34 @@ def edges(from_us: int, to_us: int, px: int) -> I8:
     columns = max(1, min(px, length))
     # Integers throughout: times since 1970 in microseconds use up all the digits a float has.
     return from_us + np.arange(columns + 1, dtype=np.int64) * length // columns
+
+
+BUCKETS_US: Final = (60_000_000, 10_000_000, 1_000_000)
+"""Resolutions of the rollups, the coarsest first."""
+
+
+def columns(from_us: int, to_us: int, px: int, *, stretch: float = 4 / 3) -> tuple[int, I8]:
+    """At most ``px`` columns that cover ``[from_us, to_us)``, made of whole buckets of a rollup where it has such.
+
+    Args:
+        from_us: start.
+        to_us: end, not in it.
+        px: most columns, at least 1.
+        stretch: how much wider than needed a column may be for the sake of fewer buckets.
+
+    Returns:
+        the bucket, 0 for the samples themselves, and the borders. Columns of buckets are of equal width, begin at
+        multiples of it, so that scrolling leaves them where they are, and may reach over the span's ends.
+    """
+    length = max(to_us - from_us, 1)
+    ideal = length / max(px - 1, 1)
+    for bucket in BUCKETS_US:
+        width = -(-math.ceil(ideal) // bucket) * bucket
+        if width <= stretch * ideal:
+            first = from_us // width * width
+            count = max(1, -(-(to_us - first) // width))
+            return bucket, first + np.arange(count + 1, dtype=np.int64) * width
+    return 0, edges(from_us, to_us, px)
 
 
 def min_max(t_us: I8, values: F8, px: int, *, from_us: int | None = None, to_us: int | None = None) -> tuple[I8, F8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,15 +52,27 @@ def instants(total: Layer, layers: Sequence[Layer], borders: I8) -> I8:
     return np.unique(np.concatenate(moments))
 
 
-def window_percent(t_us: I8, subject: I8, amount_us: I8, window_us: I8, borders: I8) -> F8:
-    """Share of time in percent, added up over subjects: the greatest of each column, NaN where nothing was sampled.
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Share of time in percent, added up over subjects, and how many of them were sampled: two step functions."""
+
+    percent: Layer
+    sampled: Layer
+
+    def greatest(self, borders: I8) -> F8:
+        """The greatest of each column, NaN where nothing was sampled; ``borders`` as of ``decimate.edges``."""
+        values = column_greatest(self.percent, borders)[1]
+        return np.where(column_greatest(self.sampled, borders)[1] > 0.5, values, np.nan)
+
+
+def windows(t_us: I8, subject: I8, amount_us: I8, window_us: I8) -> Windows:
+    """Samples of time within a window as step functions.
 
     Args:
         t_us: end of each sample's window, in order.
         subject: whose sample it is; windows of one subject follow each other.
         amount_us: time counted in the window; negative for unknown.
         window_us: length of the window; 0 or negative for unknown, which then reaches back to the sample before.
-        borders: as of :func:`~tidegate.analysis.decimate.edges`.
     """
     order = np.lexsort((t_us, subject))
     t_us, subject, amount_us, window_us = t_us[order], subject[order], amount_us[order], window_us[order]
@@ -73,9 +86,7 @@ def window_percent(t_us: I8, subject: I8, amount_us: I8, window_us: I8, borders:
     begins = np.where(first, t_us - window_us, np.maximum(t_us - window_us, since))[known]
     ends, percent = t_us[known], 100.0 * amount_us[known] / window_us[known]
     level = _sum_of_spans("percent", begins, ends, percent)
-    sampled = _sum_of_spans("sampled", begins, ends, np.ones(len(ends)))
-    values = column_greatest(level, borders)[1]
-    return np.where(column_greatest(sampled, borders)[1] > 0.5, values, np.nan)
+    return Windows(level, _sum_of_spans("sampled", begins, ends, np.ones(len(ends))))
 
 
 def _sum_of_spans(name: str, begins: I8, ends: I8, values: F8) -> Layer:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.fold.spans import Coverage
+from tidegate.fold.coverage import Coverage
 
 Span = tuple[int, int]
 """from_us, to_us"""
@@ -39,20 +39,31 @@ def clip(spans: Iterable[Span], from_us: int, to_us: int) -> list[Span]:
     return [(start, end) for start, end in clipped if start < end]
 
 
-def silences(t_us: NDArray[np.int64], *, until_us: int | None = None) -> list[Span]:
+def silences(t_us: NDArray[np.int64], *, until_us: int | None = None, usual_us: float | None = None) -> list[Span]:
     """Where samples are missing: distances far above the usual one.
 
     Args:
         t_us: times of the samples, in order.
         until_us: time up to which samples were to be expected.
+        usual_us: the usual distance; by default the median of those given.
     """
     if len(t_us) == 0:
         return []
     distances = np.diff(t_us)
-    apart = distances[distances > 0]  # samples of one tick share their time
-    usual = float(np.median(apart)) if len(apart) else 0.0
-    threshold = max(MIN_GAP_US, GAP_FACTOR * usual)
+    threshold = gap_threshold_us(usual_distance_us(t_us) or 0.0 if usual_us is None else usual_us)
     gaps = [(int(t_us[i]), int(t_us[i + 1])) for i in np.flatnonzero(distances > threshold)]
     if until_us is not None and until_us - int(t_us[-1]) > threshold:
         gaps.append((int(t_us[-1]), until_us))
     return gaps
+
+
+def usual_distance_us(t_us: NDArray[np.int64]) -> float | None:
+    """Median distance of samples; those of one tick share their time. None for a single one."""
+    distances = np.diff(t_us)
+    apart = distances[distances > 0]
+    return float(np.median(apart)) if len(apart) else None
+
+
+def gap_threshold_us(usual_us: float) -> float:
+    """A silence longer than this is a gap."""
+    return max(MIN_GAP_US, GAP_FACTOR * usual_us)

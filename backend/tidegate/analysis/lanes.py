@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegate.fold.spans import Lanes
+from tidegate.fold.lanes import Lanes
 
 
 def lanes(spans: Sequence[tuple[int, int]]) -> list[int]:

@@ -7,7 +7,7 @@ as long as they are sampled. Where the kernel's own peak rose further than the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,15 +68,24 @@ class _Rows:
 
 
 def memory_layers(
-    mem: MemColumns, calls: Sequence[CallSpan], *, from_us: int, ended_us: int | None = None
+    mem: MemColumns,
+    calls: Sequence[CallSpan],
+    *,
+    from_us: int,
+    ended_us: int | None = None,
+    highest: Mapping[str, int] | None = None,
 ) -> tuple[list[Layer], Layer]:
     """The layers of a session, the runtime first, and their total.
 
+    Of a part of the samples comes the same as of all of them, for the time between the last ones before the part and
+    the first ones behind it.
+
     Args:
-        mem: samples, those just before ``from_us`` included.
+        mem: samples in order of time; of each subject, the last before the part and the first behind it included.
         calls: the session's calls; samples of others count as category ``other``.
-        from_us: a call that began earlier has its first peak before the samples, not in them.
+        from_us: since when the session was observed; a call that began earlier has its first peak before the samples.
         ended_us: end of the session, None while it runs.
+        highest: by call, the most that samples have shown which are not in ``mem`` because they were earlier.
     """
     rows = _Rows(mem.t_us, mem.subject, mem.used_bytes, mem.peak_bytes)
     if len(rows.t_us) > 1 and bool((np.diff(rows.t_us) < 0).any()):
@@ -85,9 +94,12 @@ def memory_layers(
     of_session = rows.subject == SESSION
     whole = rows[of_session]
     parts = rows[~of_session] if len(whole.t_us) else rows
-    parts = parts.plus(_end_rows(parts, spans, from_us=from_us))
-    if not bool((parts.subject == RUNTIME).any()):
-        parts = parts.plus(_derived_runtime(whole, parts, spans, from_us=from_us))
+    parts = parts.plus(_end_rows(parts, spans, highest or {}, from_us=from_us))
+    runtime = np.flatnonzero(parts.subject == RUNTIME)
+    # Until the runtime is sampled itself, and not only if it never is: else what comes later would change the past.
+    underived = whole[whole.t_us < parts.t_us[runtime[0]]] if len(runtime) else whole
+    if len(underived.t_us):
+        parts = parts.plus(_derived_runtime(underived, parts, spans, from_us=from_us))
     if ended_us is not None and bool((parts.subject == RUNTIME).any()):
         parts = parts[(parts.subject != RUNTIME) | (parts.t_us < ended_us)].plus([(ended_us, RUNTIME, 0, UNKNOWN)])
     return _layers(parts, spans, from_us=from_us)
@@ -101,10 +113,14 @@ def _by_subject(ids: Sequence[str], calls: Sequence[CallSpan]) -> list[CallSpan]
     return sampled + [call for call in calls if call.id not in seen]
 
 
-def _end_rows(rows: _Rows, spans: list[CallSpan], *, from_us: int) -> list[tuple[int, int, int, int]]:
+def _end_rows(
+    rows: _Rows, spans: list[CallSpan], earlier: Mapping[str, int], *, from_us: int
+) -> list[tuple[int, int, int, int]]:
     """Rows that give memory back at the end of calls, with the peak that no sample has shown."""
     count = len(spans) + 1
     highest = np.zeros(count, dtype=np.int64)
+    if earlier:
+        highest[1:] = [earlier.get(span.id, 0) for span in spans]
     last = np.full(count, -1, dtype=np.int64)
     np.maximum.at(highest, rows.subject, np.maximum(rows.used, rows.peak))
     last[rows.subject] = rows.t_us  # in order of time, so the last one stays
@@ -126,8 +142,6 @@ def _derived_runtime(
     whole: _Rows, parts: _Rows, spans: list[CallSpan], *, from_us: int
 ) -> list[tuple[int, int, int, int]]:
     """Where only the session as a whole was sampled, the runtime is what its calls do not hold."""
-    if len(whole.t_us) == 0:
-        return []
     _, calls = _layers(parts, spans, from_us=from_us)
     step = np.searchsorted(calls.t_us, whole.t_us, side="right")
     held = np.concatenate(([0.0], calls.level))[step].astype(np.int64)
@@ -161,7 +175,10 @@ def _steps(rows: _Rows, spans: list[CallSpan], *, from_us: int) -> tuple[I8, I8]
     first[1:] = ordered.subject[1:] != ordered.subject[:-1]
     before = np.roll(ordered.used, 1)
     before[first] = 0
-    peak_before = np.roll(np.maximum(ordered.peak, 0), 1)
+    # The last that is known of the subject: that a call's end says nothing of it makes an old peak no new one.
+    place = np.arange(len(order))
+    known = np.maximum.accumulate(np.where((ordered.peak >= 0) | first, place, 0))
+    peak_before = np.roll(np.maximum(ordered.peak[known], 0), 1)
     fresh = np.zeros(len(spans) + 1, dtype=bool)
     fresh[1:] = [span.started_us is not None and span.started_us >= from_us for span in spans]
     peak_before[first] = np.where(fresh[ordered.subject[first]], 0, ordered.peak[first])

@@ -77,6 +77,26 @@ class Counts:
     unknown_fields: Counter[str] = field(default_factory=Counter)
 
 
+_decoder: Final = msgspec.json.Decoder(records.AnyRecord)
+
+
+def _decoded(lines: Sequence[bytes]) -> list[records.AnyRecord] | None:
+    """The records of lines that all are some, of whatever version; None otherwise, and then each is to be looked at."""
+    if not lines or max(map(len, lines)) > records.MAX_LINE_BYTES:
+        return None
+    block = b"\n".join(lines)
+    # No JSON value goes on over such a border, so with as many values as lines each line is one of them.
+    if block.count(b"}\n{") != len(lines) - 1 or not block.startswith(b"{"):
+        return None
+    try:
+        found: list[records.AnyRecord] = _decoder.decode_lines(block)
+        if not block.isascii():
+            block.decode()  # the decoder does not look into what it skips
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return found if len(found) == len(lines) else None
+
+
 class Intake:
     """Judges lines and appends what is good to a batch, with records of its own about what is not.
 
@@ -103,6 +123,7 @@ class Intake:
         self._on_error = on_error
         self._explained = 0  # broken lines of unknown senders, which will show as gaps of somebody
         self._sampled: set[tuple[str, type]] = set()
+        self._plain: dict[str, set[type]] = {}
 
     def source(self, src: str) -> SourceState:
         """The state of a sender, made when it is new."""
@@ -114,6 +135,7 @@ class Intake:
     def new_batch(self) -> Batch:
         """An empty batch; unknown fields are looked for anew in the first record of each type and sender."""
         self._sampled.clear()
+        self._plain.clear()
         return Batch()
 
     def own(self, batch: Batch, record: Record) -> None:
@@ -132,56 +154,99 @@ class Intake:
             first_line: number of the first line, from 1.
             expect: the only sender that these lines may be of; None: any.
         """
-        decode, add_record, add_line = records.decode, batch.records.append, batch.lines.append
-        counts, sampled = self.counts, self._sampled
+        add_record, add_line = batch.records.append, batch.lines.append
+        decoded = _decoded(lines)
         state = expect if expect is not None else SourceState("")
+        src, last_seq, last_t, plain = state.src, state.last_seq, state.last_t, self._plain_of(state.src)
         accepted = 0
-        for number, line in enumerate(lines, first_line):
-            if not line:
-                continue
-            try:
-                record = decode(line)
-                t = record.t
-                if not 0 <= t < MAX_T:
-                    raise RecordError(f"t = {t}: expected microseconds since 1970, UTC")
-                if record.src != state.src:
-                    if expect is not None:
-                        raise RecordError(f"src {record.src[:64]!r}; this connection is of {expect.src!r}")
-                    state = self.source(record.src)
-                seq = record.seq
-                if expect is not None and seq < 0:
-                    raise RecordError("seq is missing")
-            except RecordError as error:
-                self._broken(batch, LineError(source, number, error.column, str(error)), expect, state)
-                continue
-            cls = type(record)
-            if state.last_seq is None:
-                state.last_seq = seq - 1
-            if seq != state.last_seq + 1 and seq >= 0:
-                if seq <= state.last_seq:
-                    state.duplicates += 1
-                    counts.duplicates += 1
+        for index, line in enumerate(lines):
+            if decoded is not None:
+                # Nearly all lines go this way: the next of their sender, of a type that was looked at in this batch.
+                record = decoded[index]
+                t, seq = record.t, record.seq
+                if (
+                    last_seq is not None
+                    and seq == last_seq + 1
+                    and last_t <= t < MAX_T
+                    and record.src == src
+                    and type(record) in plain
+                    and record.v == records.VERSION
+                ):
+                    last_seq, last_t = seq, t
+                    accepted += 1
+                    add_record(record)
+                    add_line(line)
                     continue
-                self._gap(batch, state, seq - state.last_seq - 1, t)
-            if t < state.last_t:
-                if t < state.last_t - CLOCK_TOLERANCE_US and cls not in _LOOK_BACK:
-                    self._clock_back(batch, state, t)
-            else:
-                state.last_t = t
-            if seq >= 0:
-                state.last_seq = seq
-            if (state.src, cls) not in sampled:
-                sampled.add((state.src, cls))
-                self._sample_fields(record, line)
-            if cls is Unknown:
-                self._count(counts.unknown_types, record.type)  # type: ignore[union-attr]
-            elif cls is Loss:
-                self._explain(record)  # type: ignore[arg-type]
-            state.records += 1
-            accepted += 1
-            add_record(record)
-            add_line(line)
-        counts.records += accepted
+            state.last_seq, state.last_t = last_seq, last_t
+            state.records += accepted
+            self.counts.records += accepted
+            accepted = 0
+            state = self._judge(batch, line, state, expect, source, first_line + index)
+            if state.src != src:
+                src, plain = state.src, self._plain_of(state.src)
+            last_seq, last_t = state.last_seq, state.last_t
+        state.last_seq, state.last_t = last_seq, last_t
+        state.records += accepted
+        self.counts.records += accepted
+
+    def _plain_of(self, src: str) -> set[type]:
+        """Types of that sender's records which are nothing special and were looked at in this batch."""
+        plain = self._plain.get(src)
+        if plain is None:
+            plain = self._plain[src] = set()
+        return plain
+
+    def _judge(
+        self, batch: Batch, line: bytes, state: SourceState, expect: SourceState | None, source: str, number: int
+    ) -> SourceState:
+        """Judge one line with everything that there may be about it; returns the state of its sender."""
+        if not line:
+            return state
+        counts = self.counts
+        try:
+            record = records.decode(line)
+            t = record.t
+            if not 0 <= t < MAX_T:
+                raise RecordError(f"t = {t}: expected microseconds since 1970, UTC")
+            if record.src != state.src:
+                if expect is not None:
+                    raise RecordError(f"src {record.src[:64]!r}; this connection is of {expect.src!r}")
+                state = self.source(record.src)
+            seq = record.seq
+            if expect is not None and seq < 0:
+                raise RecordError("seq is missing")
+        except RecordError as error:
+            self._broken(batch, LineError(source, number, error.column, str(error)), expect, state)
+            return state
+        cls = type(record)
+        if state.last_seq is None:
+            state.last_seq = seq - 1
+        if seq != state.last_seq + 1 and seq >= 0:
+            if seq <= state.last_seq:
+                state.duplicates += 1
+                counts.duplicates += 1
+                return state
+            self._gap(batch, state, seq - state.last_seq - 1, t)
+        if t < state.last_t:
+            if t < state.last_t - CLOCK_TOLERANCE_US and cls not in _LOOK_BACK:
+                self._clock_back(batch, state, t)
+        else:
+            state.last_t = t
+        if seq >= 0:
+            state.last_seq = seq
+        if (state.src, cls) not in self._sampled:
+            self._sampled.add((state.src, cls))
+            self._sample_fields(record, line)
+        if cls is Unknown:
+            self._count(counts.unknown_types, record.type)  # type: ignore[union-attr]
+        elif cls is Loss:
+            self._explain(record)  # type: ignore[arg-type]
+        else:
+            self._plain_of(state.src).add(cls)
+        state.records += 1
+        counts.records += 1
+        batch.add(record, line)
+        return state
 
     def _broken(self, batch: Batch, error: LineError, expect: SourceState | None, near: SourceState) -> None:
         self.counts.broken += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,14 +23,14 @@ from tidegate.store.rows import MAX_INT
 I8 = NDArray[np.int64]
 
 # Sums are cut too: two clamped numbers would overflow into a floating point number.
-_USED: Final = f"MIN(m.anon_bytes, {MAX_INT // 4}) + MIN(COALESCE(m.shmem_bytes, 0), {MAX_INT // 4})"
-_MEM: Final = f"{_USED}, COALESCE(m.peak_bytes, -1)"
-_SCHED: Final = "m.oncpu_us, COALESCE(m.wait_us, -1), COALESCE(m.window_us, -1)"
-_PSI: Final = (
+USED: Final = f"MIN(m.anon_bytes, {MAX_INT // 4}) + MIN(COALESCE(m.shmem_bytes, 0), {MAX_INT // 4})"
+MEM: Final = f"{USED}, COALESCE(m.peak_bytes, -1)"
+SCHED: Final = "m.oncpu_us, COALESCE(m.wait_us, -1), COALESCE(m.window_us, -1)"
+PSI: Final = (
     "COALESCE(m.memory_some_us, -1), COALESCE(m.cpu_some_us, -1), COALESCE(m.io_some_us, -1), COALESCE(m.window_us, -1)"
 )
 _WIDTH: Final = 6  # columns of an empty answer: no table has more
-_OF_SESSION: Final = "subjects s INDEXED BY subjects_session"
+OF_SESSION: Final = "subjects s INDEXED BY subjects_session"
 _HOST: Final = "m.mem_total_bytes, m.mem_available_bytes, m.cpu_busy_us, COALESCE(m.window_us, -1)"
 
 
@@ -44,7 +45,7 @@ class SampleReads:
         """The key of a run."""
         raise NotImplementedError
 
-    async def _driver_all(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
+    async def _driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
         raise NotImplementedError
 
     async def _driver_array(self, sql: str, parameters: tuple[Any, ...]) -> I8 | None:
@@ -53,19 +54,19 @@ class SampleReads:
 
     async def mem_points(self, run: str, session: str, from_us: int, to_us: int) -> MemColumns:
         """Memory of a session: its runtime, its calls, and its total where a collector sent that."""
-        calls, subject, table = await self._points("mem", _MEM, run, session, from_us, to_us)
+        calls, subject, table = await self._points("mem", MEM, run, session, from_us, to_us)
         return MemColumns(t_us=table[0], subject=subject, used_bytes=table[2], peak_bytes=table[3], calls=calls)
 
     async def sched_points(self, run: str, session: str, from_us: int, to_us: int) -> SchedColumns:
         """Scheduling of a session's runtime and calls."""
-        calls, subject, table = await self._points("sched", _SCHED, run, session, from_us, to_us)
+        calls, subject, table = await self._points("sched", SCHED, run, session, from_us, to_us)
         return SchedColumns(
             t_us=table[0], subject=subject, oncpu_us=table[2], wait_us=table[3], window_us=table[4], calls=calls
         )
 
     async def psi_points(self, run: str, session: str, from_us: int, to_us: int) -> PsiColumns:
         """Pressure of a session, or of its runtime and calls."""
-        calls, subject, table = await self._points("psi", _PSI, run, session, from_us, to_us)
+        calls, subject, table = await self._points("psi", PSI, run, session, from_us, to_us)
         return PsiColumns(
             t_us=table[0],
             subject=subject,
@@ -76,8 +77,10 @@ class SampleReads:
             calls=calls,
         )
 
-    async def host_points(self, run: str, from_us: int, to_us: int, *, host: str | None = None) -> HostColumns:
-        """Samples of one host; by default of the first that the run knows."""
+    async def host_points(
+        self, run: str, from_us: int, to_us: int, *, host: str | None = None, after: bool = False
+    ) -> HostColumns:
+        """Samples of one host; by default of the first that the run knows. ``after``: the next behind them too."""
         no = await self.number_of(run)
         found = await self._driver_all(
             "SELECT no FROM subjects WHERE run = ? AND kind = 'host' AND session IS NULL AND (? IS NULL OR host = ?) "
@@ -87,8 +90,7 @@ class SampleReads:
         )
         if not found:
             return HostColumns()
-        where = "s.run = ? AND s.no = ?"
-        table = await self._columns("host_samples", _HOST, "subjects s", where, (no, found[0][0]), from_us, to_us)
+        table = await self._columns("host_samples", _HOST, no, [found[0][0]], from_us, to_us, after=after)
         return HostColumns(
             t_us=table[0],
             mem_total_bytes=table[2],
@@ -105,7 +107,7 @@ class SampleReads:
         calls: list[str] = []
         by_number: dict[int, int] = {}
         for number, kind, call in await self._driver_all(
-            f"SELECT no, kind, call FROM {_OF_SESSION} WHERE run = ? AND session = ? ORDER BY no",  # noqa: S608
+            f"SELECT no, kind, call FROM {OF_SESSION} WHERE run = ? AND session = ? ORDER BY no",  # noqa: S608
             (no, session),
         ):
             if kind == "call" and call is not None:
@@ -113,27 +115,50 @@ class SampleReads:
                 by_number[number] = len(calls)
             elif kind in ("session", "runtime"):
                 by_number[number] = SESSION if kind == "session" else RUNTIME
-        where = "s.run = ? AND s.session = ? AND s.kind IN ('session', 'runtime', 'call')"
-        rows = await self._columns(table, columns, _OF_SESSION, where, (no, session), from_us, to_us)
-        lookup = np.full(max(by_number, default=0) + 1, RUNTIME, dtype=np.int64)
-        for number, subject in by_number.items():
-            lookup[number] = subject
-        return calls, lookup[rows[1]], rows
+        rows = await self._columns(table, columns, no, list(by_number), from_us, to_us)
+        return calls, codes_of(by_number)[rows[1]], rows
 
     async def _columns(
-        self, table: str, columns: str, subjects: str, where: str, key: tuple[Any, ...], from_us: int, to_us: int
+        self,
+        table: str,
+        columns: str,
+        run_no: int,
+        subjects: Sequence[int],
+        from_us: int,
+        to_us: int,
+        *,
+        after: bool = False,
     ) -> I8:
-        """Columns (t, subject number, ``columns``...) as rows of an array, in order of time and then of arrival."""
+        """Columns (t, subject number, ``columns``...) as rows of an array, in order of time and then of arrival.
+
+        ``after``: the first sample behind ``to_us`` of each subject is included too.
+        """
         # All parts of these statements are constants of this module; values are bound. CROSS JOIN: SQLite, which knows
         # nothing of the tables' sizes, would else go through all samples of the run and ask of each whose it is.
-        head = f"SELECT m.ord, m.t, m.subject, {columns} FROM {subjects} CROSS JOIN {table} m ON m.run = s.run AND m.subject = s.no"  # noqa: S608, E501
-        inside = await self._driver_array(f"{head} AND m.t BETWEEN ? AND ? WHERE {where}", (from_us, to_us, *key))
-        latest = f"(SELECT MAX(e.t) FROM {table} e WHERE e.run = s.run AND e.subject = s.no AND e.t < ?)"  # noqa: S608
-        before = await self._driver_array(f"{head} AND m.t = {latest} WHERE {where}", (from_us, *key))
-        found = [part for part in (before, inside) if part is not None]
+        head = (
+            f"SELECT m.ord, m.t, m.subject, {columns} FROM json_each(?) s CROSS JOIN {table} m "  # noqa: S608
+            "ON m.run = ? AND m.subject = s.value AND m.t"
+        )
+        edge = f"(SELECT %s(e.t) FROM {table} e WHERE e.run = ? AND e.subject = s.value AND e.t %s ?)"  # noqa: S608
+        key = (json.dumps(subjects), run_no)
+        parts = [
+            await self._driver_array(f"{head} = {edge % ('MAX', '<')}", (*key, run_no, from_us)),
+            await self._driver_array(f"{head} BETWEEN ? AND ?", (*key, from_us, to_us)),
+        ]
+        if after:
+            parts.append(await self._driver_array(f"{head} = {edge % ('MIN', '>')}", (*key, run_no, to_us)))
+        found = [part for part in parts if part is not None]
         if not found:
             return np.empty((_WIDTH, 0), dtype=np.int64)
         return await asyncio.to_thread(_in_order, found)
+
+
+def codes_of(by_number: Mapping[int, int]) -> I8:
+    """A subject number's code, as an array to look them up in."""
+    lookup = np.full(max(by_number, default=0) + 1, RUNTIME, dtype=np.int64)
+    for number, subject in by_number.items():
+        lookup[number] = subject
+    return lookup
 
 
 def _in_order(parts: list[I8]) -> I8:

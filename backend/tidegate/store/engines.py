@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import os
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,7 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tidegate.errors import StoreError
 
+log = logging.getLogger(__name__)
+
 BUSY_TIMEOUT_MS: Final = 10_000
+CONVERT_BYTES: Final = 1 << 30
+"""A larger database is not rewritten at the start."""
+
 _READERS: Final = 4
 
 
@@ -86,6 +93,7 @@ def writer_engine(path: Path) -> AsyncEngine:
         engine,
         (
             f"busy_timeout = {BUSY_TIMEOUT_MS}",
+            "auto_vacuum = INCREMENTAL",  # of a new file; it must be said before anything is written
             "journal_mode = WAL",
             "synchronous = NORMAL",  # survives kill -9 always, power loss except for the last moments
             "cache_size = -32000",
@@ -115,6 +123,81 @@ def reader_engine(path: Path) -> AsyncEngine:
     )
     _on_connect(engine, (f"busy_timeout = {BUSY_TIMEOUT_MS}", "query_only = 1", "cache_size = -8000"))
     return engine
+
+
+async def in_transaction(engine: AsyncEngine, work: Callable[[sqlite3.Connection], None]) -> None:
+    """Run ``work`` in one transaction of the writer, in its thread: a batch is one hand-over, not one a statement.
+
+    Raises:
+        sqlite3.Error: what a statement raised; then nothing of the transaction is in the database.
+    """
+
+    def run(database: sqlite3.Connection) -> None:
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            work(database)
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:  # some errors have ended it already
+                database.execute("ROLLBACK")
+            raise
+
+    async with engine.connect() as connection:
+        raw = await connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        # aiosqlite has no public way to run a function in the thread that its connection belongs to.
+        await driver._execute(run, driver._conn)
+
+
+async def outside_transaction(engine: AsyncEngine, sql: str) -> Sequence[tuple[Any, ...]]:
+    """Execute a statement that no transaction may be around; returns its rows."""
+
+    def run(database: sqlite3.Connection) -> Sequence[tuple[Any, ...]]:
+        return database.execute(sql).fetchall()
+
+    async with engine.connect() as connection:
+        raw = await connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        rows: Sequence[tuple[Any, ...]] = await driver._execute(run, driver._conn)
+        return rows
+
+
+async def rewrite(engine: AsyncEngine) -> None:
+    """Rewrite the database without free pages, and so that later ones can be given back."""
+    await outside_transaction(engine, "PRAGMA auto_vacuum = INCREMENTAL")
+    await outside_transaction(engine, "VACUUM")
+
+
+async def make_shrinkable(engine: AsyncEngine, path: Path, *, most_bytes: int = CONVERT_BYTES) -> bool:
+    """Rewrite a database of an earlier version once, so that it can give free pages back; whether it can now.
+
+    One that is large stays as it is: nobody wants to wait minutes for a start. What is deleted there makes room for
+    what comes.
+    """
+    ((mode,),) = await outside_transaction(engine, "PRAGMA auto_vacuum")
+    if mode == 2:
+        return True
+    size = path.stat().st_size  # noqa: ASYNC240 - one look, at the start
+    if size > most_bytes:
+        log.warning("%s (%d MB) does not shrink when runs are deleted; run: tidegate prune --compact", path, size >> 20)
+        return False
+    log.info("%s is rewritten once, so that it shrinks when runs are deleted", path)
+    try:
+        await rewrite(engine)
+    except SQLITE_ERRORS as error:
+        log.warning("%s could not be rewritten, and goes on as it is: %s", path, error)
+        return False
+    return True
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await it; when the caller is cancelled meanwhile, only after it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 class WriterLock:

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tidegate.errors import NotFoundError, StoreError
 from tidegate.store import schema
 from tidegate.store.chunks import unpack
-from tidegate.store.columns import SampleReads
 from tidegate.store.engines import SQLITE_ERRORS, explain
+from tidegate.store.inputs import InputReads
+from tidegate.store.marks import MarkReads
 from tidegate.store.model import EventRow, Run, SessionRow, Sizes, SourceRow
 from tidegate.store.rows import AnyLine, decode_stored
 
@@ -29,7 +30,7 @@ _EVENT: Final[dict[str, sa.ColumnClause[Any]]] = {
 }
 
 
-class Reads(SampleReads):
+class Reads(MarkReads, InputReads):
     """Queries on a read-only connection. All raise StoreError when the database cannot be read."""
 
     def __init__(self, path: Path, engine: AsyncEngine) -> None:
@@ -44,7 +45,15 @@ class Reads(SampleReads):
         except SQLITE_ERRORS as error:
             raise explain(error, self._path) from error
 
-    async def _driver_all(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[tuple[Any, ...]]:
+    async def all(self, statement: sa.Executable) -> Sequence[Any]:
+        """The rows of a statement."""
+        return await self._all(statement)
+
+    async def driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
+        """The rows of a statement as the driver gives them."""
+        return await self._driver_all(sql, parameters)
+
+    async def _driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
         # Past SQLAlchemy's row objects: samples come by the hundred thousand.
         try:
             async with self._engine.connect() as connection:
@@ -75,9 +84,13 @@ class Reads(SampleReads):
         if no is None:
             found = await self._all(sa.select(schema.runs.c.no).where(schema.runs.c.id == run))
             if not found:
-                raise NotFoundError(f"no run {run!r}; `tidegate export --list` names the runs")
+                raise NotFoundError(f"no run {run!r}; `tidegate runs` lists those that there are")
             no = self._numbers[run] = int(found[0][0])
         return no
+
+    def forget(self, run: str) -> None:
+        """Forget the key of a run: it was deleted."""
+        self._numbers.pop(run, None)
 
     # --- runs, sources, sessions ---------------------------------------------------------------------------------
 
@@ -99,7 +112,7 @@ class Reads(SampleReads):
                 return candidate
         if run == "live":
             raise NotFoundError("there is no live run yet; start one with: tidegate serve")
-        raise NotFoundError(f"no run {run!r}; `tidegate export --list` names the runs")
+        raise NotFoundError(f"no run {run!r}; `tidegate runs` lists those that there are")
 
     async def sources(self, run: str) -> list[SourceRow]:
         """The senders of a run, by name."""

@@ -1,20 +1,22 @@
-"""Rebuild the derived tables from the raw log."""
+"""Rebuild the derived tables, the snapshots and the rollups from the raw log."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
 from tidegate.errors import StoreError
-from tidegate.store import schema
+from tidegate.fold import State, fold
+from tidegate.store import schema, snapshots
 from tidegate.store.chunks import unpack
 from tidegate.store.engines import SQLITE_ERRORS, explain
 from tidegate.store.model import Run
+from tidegate.store.rollups import build_rollups
 from tidegate.store.rows import RowBuilder, decode_stored
 from tidegate.store.store import Store, write_rows
 
 
 async def reindex(store: Store, run: Run) -> int:
-    """Empty and fill again the derived tables of one run, in one transaction.
+    """Empty and fill again the derived tables of one run, in one transaction; then its rollups.
 
     Returns:
         the number of records read.
@@ -24,11 +26,13 @@ async def reindex(store: Store, run: Run) -> int:
     """
     chunks = schema.chunks.c
     builder = RowBuilder(run.no)
+    state, writer = State(track=False), snapshots.SnapshotWriter(run.no)
     last_ord, last_t = 0, None
     try:
         async with store.begin() as connection:
-            for table in (*schema.DERIVED, schema.sources):
+            for table in (*schema.DERIVED, schema.sources, schema.rollups, schema.rollup_states):
                 await connection.execute(sa.delete(table).where(table.c.run == run.no))
+            await snapshots.drop(connection, run.no)
             numbers = (
                 await connection.execute(sa.select(chunks.no).where(chunks.run == run.no).order_by(chunks.no))
             ).scalars()
@@ -53,10 +57,15 @@ async def reindex(store: Store, run: Run) -> int:
                 except (OverflowError, UnicodeEncodeError):
                     rows.clamp()
                     await write_rows(connection, rows)
+                fold(state, enumerate(decoded, first_ord))
+                if writer.due(state):
+                    await snapshots.save(connection, writer.take(state))
                 last_ord, last_t = first_ord + len(lines) - 1, decoded[-1].t
             await connection.execute(
                 sa.update(schema.runs).where(schema.runs.c.no == run.no).values(last_ord=last_ord, last_t=last_t)
             )
     except SQLITE_ERRORS as error:
         raise explain(error, store.path) from error
+    run.last_ord, run.last_t = last_ord, last_t
+    await build_rollups(store, run)
     return last_ord

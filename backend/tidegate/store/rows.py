@@ -5,8 +5,10 @@ Rows depend only on the records and their order, never on how they were batched;
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -63,10 +65,10 @@ def decode_stored(line: bytes) -> AnyLine:
         return Unknown(v=records.VERSION, type="(unreadable)")
 
 
-def _insert(table: Any) -> str:
+def _insert(table: Any, rows: int = 1) -> str:
     names = [column.name for column in table.columns]
-    marks = ", ".join("?" * len(names))
-    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608 - names of our own schema
+    marks = ", ".join([f"({', '.join('?' * len(names))})"] * rows)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {marks}"  # noqa: S608 - names of our own schema
 
 
 def _upsert(table: Any, groups: dict[str, Sequence[str]], first: Sequence[str] = ()) -> str:
@@ -107,6 +109,17 @@ SQL: Final = {
 }
 """Prebuilt statements; the order of this dict is the order of execution."""
 
+ROWS_A_STATEMENT: Final = (64, 16, 4)
+"""Rows that one insert takes, as many as there are. At each statement's end the interpreter goes to other threads, and
+on a busy one it takes milliseconds to come back."""
+
+_MANY: Final = {
+    table.name: {rows: _insert(table, rows) for rows in ROWS_A_STATEMENT}
+    for table in (schema.subjects, schema.mem, schema.sched, schema.psi, schema.host_samples, schema.events)
+}
+
+_SAMPLES: Final = frozenset({"mem", "sched", "psi", "host_samples"})
+
 _SESSION_COLUMNS: Final = tuple(column.name for column in schema.sessions.columns)
 _CALL_COLUMNS: Final = tuple(column.name for column in schema.calls.columns)
 
@@ -121,6 +134,22 @@ class Rows:
         """Cut integers that no database holds to the largest one. Only called when the driver refused the batch."""
         for name, rows in self.by_table.items():
             self.by_table[name] = [tuple(_clamped(value) for value in row) for row in rows]
+
+
+def insert_rows(database: sqlite3.Connection, rows: Rows) -> None:
+    """Insert derived rows; the transaction is the caller's."""
+    for name, values in rows.by_table.items():
+        # In the order of the key: neighbours go into the same page.
+        ordered = sorted(values) if name in _SAMPLES else values
+        at = 0
+        for step, sql in _MANY.get(name, {}).items():
+            end = at + (len(ordered) - at) // step * step
+            if end > at:
+                flat = (list(chain.from_iterable(ordered[i : i + step])) for i in range(at, end, step))
+                database.executemany(sql, flat)
+                at = end
+        if at < len(ordered):
+            database.executemany(SQL[name], ordered[at:])
 
 
 def _clamped(value: Any) -> Any:
@@ -161,19 +190,21 @@ class RowBuilder:
         session_rows: dict[str, dict[str, Any]] = {}
         call_rows: dict[tuple[str, str], dict[str, Any]] = {}
         sources: dict[str, list[int]] = {}
-        source: list[int] = []
+        source: list[int] = [-1, 0, 0]
         current_src: str | None = None
+        highest, count, t = -1, 0, 0
         for ordinal, record in enumerate(records, first_ord):
             cls = type(record)
-            t = record.t
             src = record.src
             if src != current_src:
+                source[:] = highest, t, count
                 current_src = src
                 source = sources.setdefault(src, [-1, 0, 0])
-            if record.seq > source[0]:
-                source[0] = record.seq
-            source[1] = t
-            source[2] += 1
+                highest, _, count = source
+            t = record.t
+            count += 1
+            if record.seq > highest:
+                highest = record.seq
             if cls is MemSample:
                 key = (record.subject, record.session, record.call)  # type: ignore[union-attr]
                 no = subject_of(key) or self._new_subject(key, record, table)  # type: ignore[arg-type]
@@ -212,6 +243,7 @@ class RowBuilder:
                         self._session(session, ordinal, record, session_rows)  # type: ignore[arg-type]
                     elif call is not None and (cls is CallStart or cls is CallEnd):
                         self._call(session, call, ordinal, record, call_rows)  # type: ignore[arg-type]
+        source[:] = highest, t, count
         table["sessions"] = [tuple(row.get(name) for name in _SESSION_COLUMNS) for row in session_rows.values()]
         table["calls"] = [tuple(row.get(name) for name in _CALL_COLUMNS) for row in call_rows.values()]
         table["sources"] = [(run, src, seq, t, n) for src, (seq, t, n) in sources.items()]

@@ -37,6 +37,18 @@ def _index(name: str, *columns: str, where: str) -> sa.Index:
     return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
 
 
+MARKED: Final = "type IN ('action', 'call.start', 'kv.decision', 'mem.burst')"
+"""Events that are a mark by their type alone."""
+
+MAYBE_OOM: Final = "type = 'mem.event' AND instr(line, x'226f6f6d') > 0"
+"""Events that say something of ``"oom`` or ``"oom_kill"``: rare among those of limits that were touched."""
+
+IS_OOM: Final = (
+    "CASE WHEN json_valid(CAST(line AS TEXT)) THEN COALESCE(json_extract(CAST(line AS TEXT), '$.oom'), 0) + "
+    "COALESCE(json_extract(CAST(line AS TEXT), '$.oom_kill'), 0) > 0 ELSE 0 END"
+)
+"""Of those, the ones that count one."""
+
 runs = Table(
     "runs",
     metadata,
@@ -138,6 +150,7 @@ calls = Table(
     _int("kept_bytes"),
     _int("cpu_us"),
     _int("wait_us"),
+    sa.Index("calls_ended", "run", "session", "ended_us"),
     **_CLUSTERED,
 )
 
@@ -214,8 +227,79 @@ events = Table(
     Column("line", Blob, nullable=False),
     _index("events_session", "run", "session", "ord", where="session IS NOT NULL"),
     _index("events_loss", "run", "ord", where="type = 'loss'"),
+    # For the playhead's marks and steps (tidegate.store.marks), which must not go through all events of a long run.
+    _index("events_marks", "run", "type", "ord", "t", where=MARKED),
+    sa.Index(
+        "events_oom",
+        "run",
+        "ord",
+        "t",
+        sqlite_where=sa.text(MAYBE_OOM),
+        postgresql_where=sa.text("type = 'mem.event' AND position('\\x226f6f6d'::bytea in line) > 0"),
+    ),
     **_CLUSTERED,
 )
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _key("run"),
+    _key("ord"),
+    _int("t", nullable=False),
+    Column("data", Blob, nullable=False),
+    **_CLUSTERED,
+)
+"""The folded state after record ``ord``: ``t`` is the greatest time by then, ``data`` names the parts."""
+
+parts = Table(
+    "parts",
+    metadata,
+    _key("run"),
+    _key("ord"),
+    _key("name", Text),
+    Column("data", Blob, nullable=False),
+    **_CLUSTERED,
+)
+"""Pieces of snapshots; one that did not change since the snapshot before is not written again."""
+
+imports = Table(
+    "imports",
+    metadata,
+    _key("run"),
+    Column("format", Text, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("report", Text, nullable=False),
+    **_CLUSTERED,
+)
+"""Where an imported run came from: name of the format, name of the file, and as JSON what was found wrong in it."""
+
+rollups = Table(
+    "rollups",
+    metadata,
+    _key("run"),
+    _key("kind", Text),
+    _key("name", Text),
+    _key("bucket_us"),
+    _key("block"),
+    Column("stats", Blob, nullable=False),
+    Column("total", Blob, nullable=False),
+    Column("layers", Blob, nullable=False),
+    Column("shares", Blob, nullable=False),
+    sqlite_strict=True,
+)
+"""Pictures of sessions (and hosts) at the resolution of a bucket, many buckets to a block; see store/blocks.py."""
+
+rollup_states = Table(
+    "rollup_states",
+    metadata,
+    _key("run"),
+    _key("kind", Text),
+    _key("name", Text),
+    _int("until_us", nullable=False),
+    Column("data", Blob, nullable=False),
+    **_CLUSTERED,
+)
+"""How far the rollups of a run, session or host go, and what is needed to go on."""
 
 DERIVED: Final = (subjects, sessions, calls, mem, sched, psi, host_samples, events)
 """Tables that ``tidegate reindex`` empties and fills again from the chunks."""

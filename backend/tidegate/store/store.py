@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from tidegate.store.chunks import CODEC, Tail, pack
 from tidegate.store.engines import SQLITE_ERRORS, StoreFullError, WriterLock, explain
 from tidegate.store.model import Batch, CommittedBatch, NewRun, Run
 from tidegate.store.reads import Reads
-from tidegate.store.rows import SQL, RowBuilder, Rows
+from tidegate.store.rows import SQL, RowBuilder, Rows, insert_rows
 
 _CHUNK_SQL: Final = (
     "INSERT INTO chunks (run, no, first_ord, n, first_t, last_t, raw_bytes, codec, data) VALUES (?,?,?,?,?,?,?,?,?) "
@@ -79,6 +81,45 @@ class Store:
                 yield connection
         except SQLITE_ERRORS as error:
             raise explain(error, self.path) from error
+
+    async def transaction(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Run ``work`` in one write transaction, in the thread of the connection. Raises StoreError."""
+        if self._writer is None:
+            raise StoreError(f"{self.path} is open for reading only")
+        try:
+            await engines.to_its_end(engines.in_transaction(self._writer, work))
+        except SQLITE_ERRORS as error:
+            raise explain(error, self.path) from error
+
+    async def checkpoint(self) -> None:
+        """Merge the WAL into the database as far as readers allow. Raises StoreError."""
+        if self._writer is None:
+            raise StoreError(f"{self.path} is open for reading only")
+        try:
+            await engines.outside_transaction(self._writer, "PRAGMA wal_checkpoint(PASSIVE)")
+        except SQLITE_ERRORS as error:
+            raise explain(error, self.path) from error
+
+    async def compact(self) -> int:
+        """Rewrite the database without free pages, so that it can also give back later ones. Returns bytes saved.
+
+        Raises:
+            StoreError: there is no room for the rewriting, or another process reads the database.
+        """
+        if self._writer is None:
+            raise StoreError(f"{self.path} is open for reading only")
+        before = self.path.stat().st_size
+        try:
+            await engines.rewrite(self._writer)
+            await engines.outside_transaction(self._writer, "PRAGMA wal_checkpoint(TRUNCATE)")
+        except SQLITE_ERRORS as error:
+            raise explain(error, self.path) from error
+        return max(0, before - self.path.stat().st_size)
+
+    def forget(self, run: Run) -> None:
+        """Forget what is kept in mind of a run that was deleted."""
+        self._writing.pop(run.no, None)
+        self.reads.forget(run.id)
 
     # --- runs --------------------------------------------------------------------------------------------------
 
@@ -152,26 +193,39 @@ class Store:
             writing.pending = (batch, rows)
         times = [record.t for record in batch.records]
         tail = writing.tail.extended(first_ord, batch.lines, min(times), max(times))
-        chunk = (
-            run.no, tail.no, tail.first_ord, len(tail.lines), tail.first_t, tail.last_t, tail.raw_bytes, CODEC,
-            pack(tail.lines),
-        )  # fmt: skip
         last_ord = run.last_ord + len(batch)
         run_row = (last_ord, times[-1], run.no)
-        try:
-            await self._write(chunk, rows, run_row)
-        except (OverflowError, UnicodeEncodeError):
-            rows.clamp()
-            await self._write(chunk, rows, run_row)
-        writing.tail, writing.pending = tail, None
-        run.last_ord, run.last_t = last_ord, times[-1]
+
+        async def write() -> None:
+            try:
+                await self._write(run.no, tail, rows, run_row)
+            except (OverflowError, UnicodeEncodeError):
+                rows.clamp()
+                await self._write(run.no, tail, rows, run_row)
+            writing.tail, writing.pending = tail, None
+            run.last_ord, run.last_t = last_ord, times[-1]
+
+        # What is committed must be known to be, also when nobody waits for it any more.
+        await engines.to_its_end(write())
         return CommittedBatch(first_ord, list(enumerate(batch.records, first_ord)))
 
-    async def _write(self, chunk: tuple[Any, ...], rows: Rows, run_row: tuple[Any, ...]) -> None:
-        async with self.begin() as connection:
-            await connection.exec_driver_sql(_CHUNK_SQL, chunk)
-            await write_rows(connection, rows)
-            await connection.exec_driver_sql(_RUN_SQL, run_row)
+    async def _write(self, run_no: int, tail: Tail, rows: Rows, run_row: tuple[Any, ...]) -> None:
+        if self._writer is None:
+            raise StoreError(f"{self.path} is open for reading only")
+
+        def transaction(database: sqlite3.Connection) -> None:
+            chunk = (
+                run_no, tail.no, tail.first_ord, len(tail.lines), tail.first_t, tail.last_t, tail.raw_bytes, CODEC,
+                pack(tail.lines),
+            )  # fmt: skip
+            database.execute(_CHUNK_SQL, chunk)
+            insert_rows(database, rows)
+            database.execute(_RUN_SQL, run_row)
+
+        try:
+            await engines.in_transaction(self._writer, transaction)
+        except SQLITE_ERRORS as error:
+            raise explain(error, self.path) from error
 
     async def _open(self, run: Run) -> _Writing:
         """Learn from the database what is there of the run."""
@@ -231,6 +285,7 @@ async def open_store(path: Path, *, read_only: bool = False) -> Store:
             async with writer.begin() as connection:
                 if not await connection.run_sync(migrations.check, path):
                     await connection.run_sync(migrations.upgrade)
+            await engines.make_shrinkable(writer, path)
         else:
             async with reader.connect() as connection:
                 if not await connection.run_sync(migrations.check, path):

@@ -21,7 +21,8 @@ from tidegate.analysis.columns import (
     spans_of,
 )
 from tidegate.analysis.encoding import F8Json
-from tidegate.analysis.series import SessionInput, SessionSeries, host_series, session_series
+from tidegate.analysis.inputs import SessionInput
+from tidegate.analysis.series import SessionSeries, host_series, session_series
 from tidegate.fold import State, fold, views
 
 

@@ -57,14 +57,26 @@ def test_postgresql_could_hold_the_schema() -> None:
             str(sa.schema.CreateIndex(index).compile(dialect=dialect))
 
 
-async def test_a_database_of_the_first_schema_gets_the_indexes(tmp_path: Path) -> None:
-    path = tmp_path / "t.db"
-    await (await open_store(path)).close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            "DROP INDEX subjects_session; DROP INDEX events_loss; UPDATE alembic_version SET version_num = '0001'"
+async def test_a_database_of_the_first_schema_gets_what_came_later(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.db", tmp_path / "old.db"
+    await (await open_store(new)).close()
+    engine = sa.create_engine(f"sqlite:///{old}")
+    with engine.begin() as connection:
+        _alembic.upgrade(connection, "0001")
+        connection.execute(
+            sa.text(
+                "INSERT INTO runs (no, id, title, source, host, boot_id, started_us, clean, last_ord) "
+                "VALUES (1, 'old', '', 'live', '', '', 5, 0, 0)"
+            )
         )
-    await (await open_store(path)).close()
+    engine.dispose()
+    assert _schema(old).keys() < _schema(new).keys()
+    store = await open_store(old)
+    assert [run.id for run in await store.reads.runs()] == ["old"]
+    await store.close()
+    assert _schema(old) == _schema(new)
+
+
+def _schema(path: Path) -> dict[str, str]:
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
-    assert {"subjects_session", "events_loss", "events_session"} <= names
+        return dict(connection.execute("SELECT name, COALESCE(sql, '') FROM sqlite_master"))

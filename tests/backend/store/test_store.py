@@ -218,3 +218,22 @@ async def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         await store.reads.run("../x")
     await store.close()
+
+
+async def test_what_is_committed_is_known_to_be_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    lines = scene_lines()
+    store, run = await filled(tmp_path / "t.db", lines[:10])
+    task = asyncio.create_task(store.commit(run, batch_of(lines[10:50])))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert run.last_ord in (10, 50)
+    await store.commit(run, batch_of(lines[run.last_ord :]))
+    assert [line async for line in store.reads.raw_lines(run.id)] == lines
+    await store.close()
+    whole = derived_tables(tmp_path / "t.db")
+    other, _ = await filled(tmp_path / "u.db", lines)
+    await other.close()
+    assert whole == derived_tables(tmp_path / "u.db")

@@ -43,11 +43,11 @@ def check(connection: sa.Connection, path: Path) -> bool:
     return set(current) == set(scripts.get_heads())
 
 
-def upgrade(connection: sa.Connection) -> None:
-    """Bring the database to the newest version, in the caller's transaction."""
+def upgrade(connection: sa.Connection, to: str = "head") -> None:
+    """Bring the database to a version, by default the newest, in the caller's transaction."""
     scripts = _scripts()
     with EnvironmentContext(
-        Config(), scripts, fn=lambda revision, _context: scripts._upgrade_revs("head", revision), destination_rev="head"
+        Config(), scripts, fn=lambda revision, _context: scripts._upgrade_revs(to, revision), destination_rev=to
     ) as environment:
         environment.configure(connection=connection, transactional_ddl=False)
         environment.run_migrations()

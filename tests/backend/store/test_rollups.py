@@ -1,0 +1,218 @@
+"""Rollups: no burst is ever averaged away, and none is invented."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.backend.store.test_store import batch_of
+from tests.support.random_runs import SECOND, random_run
+from tests.support.scenes import T0, stamped
+from tidegate.analysis.decimate import BUCKETS_US, columns
+from tidegate.analysis.picture import session_picture
+from tidegate.analysis.series import SessionSeries, draw_session
+from tidegate.store import NewRun, Run, Store, open_store
+from tidegate.store.blocks import stats_of
+from tidegate.store.charts import host_chart, session_chart
+from tidegate.store.rollups import RUN, build_rollups, drop_rollups, keep_rollups, known_states
+from tidegate_collectors.records import MemSample, Record, SessionStart
+
+
+@pytest.fixture(scope="module")
+def empty_database() -> Iterator[Path]:
+    """A database at the newest schema, to copy: migrating takes longer than a whole example."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t.db"
+
+        async def make() -> None:
+            await (await open_store(path)).close()
+
+        asyncio.run(make())
+        yield path
+
+
+async def played(path: Path, records: list[Record], rng: random.Random, *, end: bool) -> tuple[Store, Run]:
+    """The run, committed in pieces, with its rollups brought up to date now and then, as a backend does."""
+    store = await open_store(path)
+    run = await store.create_run(NewRun(id="r", started_us=T0))
+    lines = stamped(records)
+    at = 0
+    while at < len(lines):
+        step = rng.randrange(1, max(2, len(lines) // 3))
+        await store.commit(run, batch_of(lines[at : at + step]))
+        at += step
+        if rng.random() < 0.7:
+            await build_rollups(store, run)
+    if end:
+        await store.end_run(run, run.last_t or T0, clean=True)
+    # What was told late shows with the next pass, a minute later at most.
+    await build_rollups(store, run)
+    return store, run
+
+
+def same(found: SessionSeries, expected: SessionSeries) -> None:
+    assert found.mem_t_us.tolist() == expected.mem_t_us.tolist()
+    np.testing.assert_array_equal(found.runtime_bytes, expected.runtime_bytes)
+    for name in {*found.calls_bytes, *expected.calls_bytes}:
+        zeros = np.zeros(len(found.mem_t_us))
+        a, b = (np.nan_to_num(one.calls_bytes.get(name, zeros)) for one in (found, expected))
+        np.testing.assert_array_equal(a, b, name)
+    assert found.wait_t_us.tolist() == expected.wait_t_us.tolist()
+    np.testing.assert_allclose(found.wait_percent, expected.wait_percent, atol=1e-4)
+    assert found.pressure_t_us.tolist() == expected.pressure_t_us.tolist()
+    np.testing.assert_allclose(
+        found.pressure["memory_percent"], expected.pressure["memory_percent"], atol=1e-4, equal_nan=True
+    )
+    assert found.gaps == expected.gaps
+
+
+async def whole_run(store: Store, run: Run, session: str, begin: int, end: int, borders: Any) -> SessionSeries:
+    """The same columns drawn from all samples of the run at once."""
+    data = (await store.reads.session_inputs(run, [session], 0, 2**53))[session]
+    return draw_session(session_picture(data, from_us=0), [], borders, from_us=begin, to_us=end, px=50)
+
+
+# Without shrinking: another seed is another run, not a smaller one.
+@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.integers(0, 2**32), st.booleans())
+def test_a_chart_of_rollups_is_the_chart_of_the_samples(empty_database: Path, seed: int, end: bool) -> None:
+    """GIVEN any run, its rollups built bit by bit WHEN any span is drawn at any width THEN each column is the one that
+    the samples give, read for that span or for the whole run."""
+
+    async def check(path: Path) -> None:
+        rng = random.Random(seed)
+        store, run = await played(path, random_run(seed), rng, end=end)
+        try:
+            for _ in range(6):
+                begin = T0 + rng.randrange(-60, 900) * SECOND + rng.randrange(SECOND)
+                to = begin + rng.randrange(1, 1200) * SECOND + rng.randrange(SECOND)
+                px = rng.choice((1, 7, 50, 300, 1600))
+                session = f"s{rng.randrange(2)}"
+                span: dict[str, Any] = {"from_us": begin, "to_us": to, "px": px}
+                found = await session_chart(store, run, session, **span)
+                exact = await session_chart(store, run, session, **span, exact=True)
+                same(found, exact)
+                bucket, borders = columns(begin, to, px)
+                state = (await known_states(store, run, RUN)).get("")
+                if bucket and state is not None and state.until_us > begin:
+                    whole = await whole_run(store, run, session, begin, to, borders)
+                    totals = [
+                        np.nan_to_num(one.runtime_bytes) + sum(np.nan_to_num(v) for v in one.calls_bytes.values())
+                        for one in (found, whole)
+                    ]
+                    drawn = ~np.isnan(found.runtime_bytes)
+                    places = np.searchsorted(whole.mem_t_us, found.mem_t_us)
+                    assert found.mem_t_us.tolist() == whole.mem_t_us.tolist()
+                    assert totals[0][drawn].tolist() == totals[1][places][drawn].tolist()
+                names = ["s0", "s1"]
+                host, raw = [
+                    await host_chart(store, run, names, **span, cpus=2, exact=exact) for exact in (False, True)
+                ]
+                assert {**host, "cpu_percent": None} == {**raw, "cpu_percent": None}
+        finally:
+            await store.close()
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "t.db"
+        shutil.copy(empty_database, path)
+        asyncio.run(check(path))
+
+
+async def test_each_burst_of_a_day_is_drawn_at_every_width_and_none_is_invented(tmp_path: Path) -> None:
+    """GIVEN a day of one sample a second, with bursts of one sample, and two calls that follow each other WHEN it is
+    drawn THEN the total shows each burst, and never the sum of what was not there together."""
+    rng = random.Random(1)
+    flat = 10 << 20
+    bursts = {rng.randrange(20_000): rng.randrange(1 << 30, 2 << 30) for _ in range(20)}
+    records: list[Record] = [SessionStart(t=T0, session="s")]
+    for n in range(20_000):
+        used = bursts.get(n, flat)
+        records.append(MemSample(t=T0 + n * SECOND, session="s", subject="runtime", anon_bytes=used))
+    # Within one second one call gives back what the other takes.
+    at = T0 + 20_001 * SECOND
+    for t, call, used in ((0, "a", 1 << 30), (400_000, "a", 0), (500_000, "b", 1 << 30), (900_000, "b", 0)):
+        records.append(MemSample(t=at + t, session="s", call=call, subject="call", anon_bytes=used))
+    store = await open_store(tmp_path / "t.db")
+    run = await store.create_run(NewRun(id="r", started_us=T0))
+    await store.commit(run, batch_of(stamped(records)))
+    await store.end_run(run, at + 2 * SECOND, clean=True)
+    until = await build_rollups(store, run)
+    assert until is not None and until > at
+    assert await build_rollups(store, run) == until
+    for px in (50, 300, 1600, 4000):
+        series = await session_chart(store, run, "s", from_us=T0, to_us=at + 2 * SECOND, px=px)
+        drawn = series.runtime_bytes + sum(series.calls_bytes.values())
+        columns_of_bursts = {n * SECOND // series.resolution_us: 0 for n in bursts}
+        assert np.count_nonzero(series.runtime_bytes >= 1 << 30) >= len(columns_of_bursts)
+        assert float(np.nanmax(series.runtime_bytes)) == max(bursts.values())
+        assert float(np.nanmax(drawn[series.mem_t_us >= at])) == flat + (1 << 30)
+    await drop_rollups(store, run)
+    assert await known_states(store, run, RUN) == {}
+    await store.close()
+
+
+async def test_a_bucket_counts_its_steps(tmp_path: Path) -> None:
+    used = [5, 9, 1, 4]
+    records: list[Record] = [SessionStart(t=T0, session="s")]
+    records += [
+        MemSample(t=T0 + n * SECOND // 2, session="s", subject="runtime", anon_bytes=b) for n, b in enumerate(used)
+    ]
+    store = await open_store(tmp_path / "t.db")
+    run = await store.create_run(NewRun(id="r", started_us=T0))
+    await store.commit(run, batch_of(stamped(records)))
+    await store.end_run(run, T0 + 9 * SECOND, clean=True)
+    await build_rollups(store, run)
+    found = {}
+    for bucket_us, blob in await store.reads.driver_all(
+        "SELECT bucket_us, stats FROM rollups WHERE kind = 'session' AND name = 's' ORDER BY bucket_us", ()
+    ):
+        stats = stats_of(blob)
+        found[bucket_us] = [a.tolist() for a in (stats.t_us, stats.count, stats.sum, stats.min, stats.max)]
+    assert tuple(sorted(found, reverse=True)) == BUCKETS_US
+    assert found[SECOND] == [[T0, T0 + SECOND], [2, 2], [14, 5], [5, 1], [9, 4]]
+    assert found[10 * SECOND] == [[T0 - T0 % (10 * SECOND)], [4], [19], [1], [9]]
+    await store.close()
+
+
+async def test_a_backend_keeps_them_up_to_date_and_finishes_those_of_earlier_runs(tmp_path: Path) -> None:
+    def samples(count: int, seq: int = 0) -> list[Record]:
+        return [
+            MemSample(t=T0 + (seq + n) * SECOND, session="s", subject="runtime", anon_bytes=n) for n in range(count)
+        ]
+
+    store = await open_store(tmp_path / "t.db")
+    old = await store.create_run(NewRun(id="old", started_us=T0))
+    await store.commit(old, batch_of(stamped(samples(300))))
+    await store.end_run(old, T0 + 300 * SECOND, clean=False)
+    run = await store.create_run(NewRun(id="r", started_us=T0))
+    await store.commit(run, batch_of(stamped(samples(200))))
+    task = asyncio.create_task(keep_rollups(store, run, every_s=0.05))
+
+    async def reach(one: Run, until_us: int) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                state = (await known_states(store, one, RUN)).get("")
+                if state is not None and state.until_us >= until_us:
+                    return
+                await asyncio.sleep(0.02)
+
+    await reach(old, T0 + 300 * SECOND)
+    await reach(run, T0 + 120 * SECOND)
+    await store.commit(run, batch_of(stamped(samples(200, 200))))
+    await reach(run, T0 + 300 * SECOND)
+    task.cancel()
+    await asyncio.wait({task})
+    series = await session_chart(store, run, "s", from_us=T0, to_us=T0 + 400 * SECOND, px=100)
+    exact = await session_chart(store, run, "s", from_us=T0, to_us=T0 + 400 * SECOND, px=100, exact=True)
+    same(series, exact)
+    await store.close()
