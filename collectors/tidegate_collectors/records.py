@@ -27,6 +27,7 @@ Priority = Literal["high", "normal", "low"]
 Plane = Literal["kernel", "engine", "context"]
 Category = Literal["tests", "install", "build", "git", "search", "read", "edit", "python", "network", "other"]
 Boundary = Literal["wrapper", "fork", "exec", "hook", "gateway", "import"]
+MatchConfidence = Literal["exact", "likely", "none"]
 KvAction = Literal["KEEP", "PIN", "OFFLOAD", "DROP"]
 KvState = Literal["device_active", "device_cached", "device_pinned", "host", "device_and_host", "gone"]
 
@@ -208,6 +209,26 @@ class CallEnd(Record, kw_only=True, tag="call.end"):
     result_chars: Annotated[int | None, _doc("length of the result, where a hook gave it")] = None
     result_tokens: Annotated[int | None, _doc("tokens of the result, where the gateway counted them")] = None
     lost: Annotated[bool, _doc("the end was not seen (the collector was away); the figures are unknown")] = False
+
+
+class CallMatch(Record, kw_only=True, tag="call.match"):
+    """The agent's hooks named a tool call, and this is the call that it is, how that was found, and how surely.
+
+    May come again for the same call, when the tool has ended: the last one counts.
+    """
+
+    agent_tool: Annotated[str, _doc("the tool, as the agent calls it")] = ""
+    agent_call_id: Annotated[str, _doc("the agent's id of the tool call; made up where it gave none")] = ""
+    confidence: Annotated[
+        MatchConfidence,
+        _doc("exact: the command text says so; likely: something may speak for another one; none: no process was seen"),
+    ] = "none"
+    how: Annotated[str, _doc("what they were matched by, for people")] = ""
+    position: Annotated[Count, _doc("which of the processes that the tool started, from 1; 0 when there is none")] = 0
+    began_us: Annotated[int | None, _doc("when the hook told that the tool begins; none when it did not")] = None
+    ended_us: Annotated[int | None, _doc("when the hook told that it has ended; none when it has not")] = None
+    result_chars: Annotated[Count | None, _doc("length of the result that the agent got")] = None
+    failed: Annotated[bool, _doc("the agent calls it failed")] = False
 
 
 class ProcExec(Record, kw_only=True, tag="proc.exec"):
@@ -516,8 +537,8 @@ class Note(Record, kw_only=True, tag="note"):
 
 AnyRecord = (
     RunMeta | RunEnd | Capability | SessionStart | SessionEnd | TurnStart | TurnFirstToken | TurnEnd | CallStart
-    | CallEnd | ProcExec | ProcExit | MemSample | MemBurst | MemEvent | PsiSample | SchedSample | HostSample | Action
-    | Feedback | PolicyChange | PolicyAck | KvCalibration | KvDecision | KvTransition | KvTransfer | KvOutcome
+    | CallEnd | CallMatch | ProcExec | ProcExit | MemSample | MemBurst | MemEvent | PsiSample | SchedSample | HostSample
+    | Action | Feedback | PolicyChange | PolicyAck | KvCalibration | KvDecision | KvTransition | KvTransfer | KvOutcome
     | EngineSample | CtxNode | CtxLevel | CtxCompact | CtxRetrieve | Loss | Note
 )  # fmt: skip
 
@@ -565,6 +586,10 @@ def decode(line: bytes | bytearray | memoryview) -> AnyRecord | Unknown:
     """
     if len(line) > MAX_LINE_BYTES:
         raise RecordError(f"a line of {len(line)} bytes; at most {MAX_LINE_BYTES} are read")
+    if not isinstance(line, bytes):
+        line = bytes(line)
+    if not line.isascii():
+        _check_text(line)
     try:
         record: AnyRecord = _decoder.decode(line)
     except msgspec.ValidationError as error:
@@ -578,7 +603,15 @@ def decode(line: bytes | bytearray | memoryview) -> AnyRecord | Unknown:
     return record
 
 
-def _decode_unknown(line: bytes | bytearray | memoryview, error: msgspec.ValidationError) -> Unknown:
+def _check_text(line: bytes) -> None:
+    # The decoder does not look into names and values that it skips, and others read them later.
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("not JSON: invalid UTF-8", error.start + 1) from None
+
+
+def _decode_unknown(line: bytes, error: msgspec.ValidationError) -> Unknown:
     try:
         envelope = _envelope.decode(line)
     except msgspec.ValidationError as envelope_error:

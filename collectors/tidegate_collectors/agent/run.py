@@ -16,7 +16,7 @@ import time
 from typing import Any, NoReturn
 
 from tidegate_collectors import paths
-from tidegate_collectors.agent import client
+from tidegate_collectors.agent import client, shim
 from tidegate_collectors.agent.commands import (
     EXIT_REFUSED,
     CommandError,
@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--priority", choices=("high", "normal", "low"), default="normal", help="who yields first (default: normal)"
     )
     parser.add_argument("--budget", type=size, metavar="SIZE", help="memory the session may take, for example 2g")
+    parser.add_argument(
+        "--shim",
+        action="store_true",
+        help="put shells of our own first in PATH, which register what they run: for agents that start their tools by "
+        "a shell's name and have no hooks",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the agent to start")
 
 
@@ -92,6 +98,7 @@ def main(ns: argparse.Namespace) -> int:
         "runtime_depth": runtime_depth(command),
         "budget_bytes": ns.budget,
     }
+    shims = _shims() if ns.shim else None
     sys.stdout.flush()
     sys.stderr.flush()
     # Whoever ignores it has the kernel throw exit statuses away; the command gets it back as it was.
@@ -102,11 +109,13 @@ def main(ns: argparse.Namespace) -> int:
     if child == 0:
         os.close(read_end)
         signal.signal(signal.SIGCHLD, on_child)
-        _become(program, command, fields, write_end, before)
+        _become(program, command, fields, write_end, before, shims)
     os.close(write_end)
     try:
         status = _wait(child)
     finally:
+        if shims is not None:
+            shim.remove_shims(shims[0])
         # What came for the child and found it gone must not strike us now: our part is to tell its exit code.
         while signal.sigtimedwait(_WATCHED, 0) is not None:
             pass
@@ -117,6 +126,17 @@ def main(ns: argparse.Namespace) -> int:
     if registered:
         _report(session, status)
     return exit_code(status)
+
+
+def _shims() -> tuple[str, str] | None:
+    """The directory of the shims, and the PATH that has it first; None when they cannot be made, which is said."""
+    directory = shim.new_directory()
+    try:
+        return directory, shim.write_shims(directory, os.environ.get("PATH", os.defpath))
+    except OSError as error:
+        shim.remove_shims(directory)
+        say("run", f"no shims of shells: {error.strerror or error}; the command runs without them")
+        return None
 
 
 def new_session_id(command: list[str]) -> str:
@@ -130,7 +150,9 @@ def exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _become(program: str, command: list[str], fields: dict[str, Any], pipe: int, mask: set[int]) -> NoReturn:
+def _become(
+    program: str, command: list[str], fields: dict[str, Any], pipe: int, mask: set[int], shims: tuple[str, str] | None
+) -> NoReturn:
     """In the child: register, then become the command. Never returns into the parent's code."""
     code = EXIT_REFUSED
     try:
@@ -145,6 +167,8 @@ def _become(program: str, command: list[str], fields: dict[str, Any], pipe: int,
             os.write(pipe, b"r")
             os.environ[client.SESSION_ENV] = str(fields["session"])
             os.environ[paths.AGENT_SOCKET_ENV] = str(paths.agent_socket())
+            if shims is not None:
+                os.environ["PATH"] = shims[1]
         # Python ignores these two; a program that writes to a closed pipe is meant to die of it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
