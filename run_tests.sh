@@ -43,6 +43,8 @@ apt_missing() { # prints the Debian packages that are not there
         command -v "${pair%%:*}" >/dev/null 2>&1 || printf '%s\n' "${pair#*:}"
     done
     [[ -e /usr/include/bpf/bpf_helpers.h ]] && has_library libbpf.so.1 || printf 'libbpf-dev\n'
+    # The second loader; about 100 MB, most of it libLLVM.
+    [[ -e /usr/lib/python3/dist-packages/bcc/libbcc.py ]] || printf 'python3-bpfcc\n'
     # Chromium draws text as empty boxes without any font.
     [[ -d /usr/share/fonts/truetype/dejavu ]] || printf 'fonts-dejavu-core\n'
 }

@@ -153,6 +153,8 @@ install_bpf() {
     say "building the kernel programs"
     if ensure_bpf "$VENV/bin/python"; then
         touch -- "$stamp"
+    elif [[ -e /usr/lib/python3/dist-packages/bcc/libbcc.py ]]; then
+        say "the collector will have BCC compile them for this kernel"
     else
         warn "no kernel programs, so the collector will sample /proc: no waits, no bursts, calls only by polling"
     fi

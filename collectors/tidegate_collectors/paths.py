@@ -7,6 +7,7 @@ to themselves.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 RUNTIME_ENV = "TIDEGATE_RUNTIME_DIR"
@@ -35,6 +36,19 @@ def state_dir() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/tidegate")
     return Path.home() / ".local" / "share" / "tidegate"
+
+
+def programs_dir() -> Path:
+    """Directory of programs for the kernel that were compiled here; it is not created here. See :func:`own_dir`.
+
+    Below ``TIDEGATE_STATE_DIR``, else ``/var/cache/tidegate`` for root, whose state directory is the web process's too,
+    else ``~/.cache/tidegate``.
+    """
+    if given := os.environ.get(STATE_ENV):
+        return Path(given) / "bpf"
+    if os.geteuid() == 0:
+        return Path("/var/cache/tidegate")
+    return Path.home() / ".cache" / "tidegate"
 
 
 def link_socket() -> Path:
@@ -70,3 +84,42 @@ def make_private_dir(path: Path, mode: int = 0o755, owners: frozenset[int] = fro
     if status.st_mode & 0o022:
         raise PermissionError(f"{path} can be written by others; run: chmod go-w {path}")
     return path
+
+
+def own_dir(path: Path) -> Path:
+    """Create a directory (0700) for what the kernel is given, or accept ours; its real path. Its parent must exist.
+
+    More than :func:`make_private_dir` asks: whoever may write to a directory above it could put another in its place.
+
+    Raises:
+        PermissionError: somebody but us and root could.
+        OSError: it cannot be created.
+    """
+    real = settled_dir(path.parent) / path.name
+    real.mkdir(mode=0o700, exist_ok=True)
+    status = real.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or _others_may_write(status):
+        raise PermissionError(f"{real} is no directory, belongs to uid {status.st_uid}, or others may write to it")
+    return real
+
+
+def settled_dir(path: Path) -> Path:
+    """The real path of a directory in which nobody but us and root can exchange what we make.
+
+    Raises:
+        PermissionError: somebody can; the message says where.
+        OSError: it does not exist.
+    """
+    real = path.resolve(strict=True)
+    for place in (real, *real.parents):
+        status = place.stat()
+        if status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(f"{place} belongs to uid {status.st_uid}, who could exchange what lies in it")
+        if _others_may_write(status) and not status.st_mode & stat.S_ISVTX:
+            raise PermissionError(f"others may exchange what lies in {place}; run: chmod go-w {place}")
+    return real
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    # Where each user has a group of their own, it may write to their directories.
+    return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != os.getegid()))

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from tidegate_collectors.kernel.bcc_find import BccMissingError, find_bcc
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
 from tidegate_collectors.kernel.observer import Event, EventKind
 
@@ -26,6 +28,27 @@ needs_v2 = pytest.mark.skipif(V2 is None, reason="no cgroup v2 hierarchy is moun
 needs_v1_memory = pytest.mark.skipif(
     not (V1_MEMORY / "memory.usage_in_bytes").exists(), reason="the memory controller is not in a v1 hierarchy here"
 )
+
+Loader = Literal["libbpf", "bcc"]
+
+
+def _bcc_problem() -> str:
+    try:
+        find_bcc()
+    except BccMissingError as error:
+        return str(error)
+    return ""
+
+
+needs_bcc = pytest.mark.skipif(bool(_bcc_problem()), reason=_bcc_problem())
+
+
+@pytest.fixture(scope="session", params=["libbpf", pytest.param("bcc", marks=needs_bcc)])
+def loader(request: pytest.FixtureRequest) -> Loader:
+    """Each of the two ways to load the programs; what they do must be the same."""
+    found: Loader = request.param
+    return found
+
 
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3"
 _WATCHDOG_S = 60

@@ -10,6 +10,7 @@ _EPILOG = """\
 examples:
   sudo tidegate collect                     send to the backend of this machine
   sudo tidegate collect --record-args       keep whole command lines, not only their recognised words
+  sudo tidegate collect --loader bcc        have BCC compile the programs for this kernel (python3-bpfcc, no clang)
   tidegate doctor                           what this host can do, and what is missing
 """
 

@@ -7,8 +7,8 @@ import sys
 
 _DESCRIPTION = """\
 Try each ability that Tidegate can use on this host (BTF, BPF tracepoints, cgroups, the memory controller, pressure
-figures, rights) and say for each whether it works, and if not why and what to do. Nothing is changed. As root more can
-be tried.
+figures, rights) and say for each whether it works, and if not why and what to do. Nothing is changed (what BCC
+compiles for this kernel is kept in the state directory, where there is one). As root more can be tried.
 """
 
 

@@ -6,7 +6,7 @@ taken from the text: the kernel names the peer.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -37,6 +37,8 @@ class RegisterCall(Struct, kw_only=True, tag_field="verb", tag="register_call", 
     command: Annotated[list[_Argument], Meta(min_length=1, max_length=1024)]
     hint: _Text | None = None
     tool: _Text | None = None
+    nested: bool = True
+    """Whether a process of a call, too, begins one of its own. The shell shim says no: a shell in a call is no call."""
 
 
 class Ended(Struct, kw_only=True, tag_field="verb", tag="ended", forbid_unknown_fields=True):
@@ -52,7 +54,26 @@ class Ended(Struct, kw_only=True, tag_field="verb", tag="ended", forbid_unknown_
         return self.signal if self.signal is not None else (self.exit_code or 0) << 8
 
 
-Request = RegisterSession | RegisterCall | Ended
+class Hook(Struct, kw_only=True, tag_field="verb", tag="hook", forbid_unknown_fields=True):
+    """A hook of the agent tells of one of its tool calls; the peer is the hook, below the agent.
+
+    ``before``, ``after`` and ``failed`` are about a tool; ``turn_over``: what was open is over; ``other``: nothing that
+    matters, but this process is a hook and no call. ``command`` serves to find the call, ``detail`` (a file, an
+    address) to name one that has no process; neither is recorded unless arguments are.
+    """
+
+    event: Literal["before", "after", "failed", "notification", "turn_over", "other"]
+    agent_session: _Text = ""
+    tool: _Text = ""
+    id: _Text = ""
+    input_digest: Annotated[str, Meta(max_length=64)] = ""
+    command: Annotated[str, Meta(max_length=8192)] | None = None
+    detail: Annotated[str, Meta(max_length=512)] | None = None
+    about: Literal["permission", "waiting", "other"] = "other"
+    result_chars: Annotated[int, Meta(ge=0, le=1 << 40)] | None = None
+
+
+Request = RegisterSession | RegisterCall | Ended | Hook
 
 _decoder: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 

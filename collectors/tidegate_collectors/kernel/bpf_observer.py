@@ -3,6 +3,9 @@
 The programs decide who a process belongs to, count, and send events; this module loads them, tells them what to track
 and reads the counters. Two sources of memory figures exist, see ``bpf/memory.h``; ``auto`` takes the first of
 :data:`~.bpf_programs.SOURCES` that loads and passes the self-check.
+
+Two loaders exist: libbpf with an object that clang built (:mod:`.libbpf`), and BCC, which compiles the same source for
+this very kernel (:mod:`.bcc_object`).
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import time
-from pathlib import Path
 from typing import Literal
 
 from tidegate_collectors.kernel import bpf_layout as layout
-from tidegate_collectors.kernel import build, selfcheck
-from tidegate_collectors.kernel.bpf_programs import OPTIONAL, SOURCE_PROGRAMS, SOURCES, TRACEPOINTS, MemorySource
-from tidegate_collectors.kernel.bpf_reasons import blamed_programs, explain
+from tidegate_collectors.kernel import selfcheck
+from tidegate_collectors.kernel.bpf_loading import Loader, Programs, load, programs_of
+from tidegate_collectors.kernel.bpf_programs import SOURCES, TRACEPOINTS, MemorySource
+from tidegate_collectors.kernel.bpf_reasons import explain
+from tidegate_collectors.kernel.bpf_ring import PlainRing
+from tidegate_collectors.kernel.bpf_syscall import BpfCalls
 from tidegate_collectors.kernel.clock import Clock, now_us
-from tidegate_collectors.kernel.libbpf import BpfError, BpfMap, BpfObject, enable_run_time_stats
+from tidegate_collectors.kernel.libbpf import BpfError, BpfMap, BpfRing
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, SubjectStats
 from tidegate_collectors.records import Capability
 
@@ -36,11 +41,12 @@ class BpfObserver:
         memory_source: where memory figures come from.
         ring_bytes: size of the ring buffer, a power of two of pages.
         check: whether to check the programs against known truths first.
-        object_path: another object than the one that is built.
+        loader: who loads the programs.
+        programs: others than those that are compiled from our source; of the loader's kind.
 
     Raises:
         BpfError: the programs cannot be loaded, or they report something wrong; nothing is left behind.
-        BuildError: there is no object and it cannot be built.
+        BuildError: there is no object and it cannot be built, or BCC cannot compile it.
     """
 
     name = "bpf"
@@ -54,11 +60,15 @@ class BpfObserver:
         memory_source: Literal["auto", "memcg", "rss_stat"] = "auto",
         ring_bytes: int = 1 << 20,
         check: bool = True,
-        object_path: Path | None = None,
+        loader: Loader = "libbpf",
+        programs: Programs | None = None,
     ) -> None:
-        path = object_path or build.ensure()
+        self.loader = loader
+        given = programs or programs_of(loader)
         self._settings = (window_us * 1000, burst_bytes, latency_us * 1000)
         self._capabilities: dict[str, Capability] = {}
+        self.notes: list[Capability] = []
+        """What others found about the choice of this observer."""
         self._raw: list[bytes] = []
         self._memcg_ids: dict[int, list[int]] = {}
         self._stats_fd: int | None = None
@@ -70,7 +80,7 @@ class BpfObserver:
         wanted = SOURCES if memory_source == "auto" else (memory_source,)
         for source in wanted:
             try:
-                self._open(path, source, ring_bytes, check)
+                self._open(given, source, ring_bytes, check)
                 break
             except BpfError:
                 if source == wanted[-1]:
@@ -79,7 +89,7 @@ class BpfObserver:
     @property
     def capabilities(self) -> list[Capability]:
         """What was tried at the start."""
-        return list(self._capabilities.values())
+        return [*self.notes, *self._capabilities.values()]
 
     def fileno(self) -> int:
         """A descriptor that polls readable when there are events."""
@@ -178,13 +188,13 @@ class BpfObserver:
 
     # --- loading -------------------------------------------------------------------------------------------------
 
-    def _open(self, path: Path, source: MemorySource, ring_bytes: int, check: bool) -> None:
+    def _open(self, programs: Programs, source: MemorySource, ring_bytes: int, check: bool) -> None:
         started = time.monotonic_ns()
         self.memory_source: Literal["memcg", "rss_stat", "procfs"] = source
-        self._object = self._load(path, source, ring_bytes)
+        self._object, self._names = load(programs, source, ring_bytes, self._note)
         try:
             self._open_maps(source)
-            self._ring = self._object.ring("events", self._take)
+            self._ring: BpfRing | PlainRing = self._object.ring("events", self._take)
             if "learn_cpus" in self._names:
                 self._object.run("learn_cpus", bytes(8))
             for name in self._names & TRACEPOINTS.keys():
@@ -201,28 +211,6 @@ class BpfObserver:
             self.close()
             raise
 
-    def _load(self, path: Path, source: MemorySource, ring_bytes: int) -> BpfObject:
-        skipped = {program for kind, program in SOURCE_PROGRAMS.items() if kind != source}
-        while True:
-            opened = BpfObject(path)
-            try:
-                for name in skipped:
-                    opened.set_autoload(name, False)
-                opened.set_max_entries("events", ring_bytes)
-                opened.load()
-            except BpfError as error:
-                opened.close()
-                reason = explain(error)
-                blamed = blamed_programs(error) - skipped
-                for name in blamed & TRACEPOINTS.keys():
-                    self._note(f"tp_btf.{TRACEPOINTS[name]}", False, reason)
-                if not blamed & OPTIONAL:
-                    raise BpfError(reason, error.code, error.log, explained=True) from error
-                skipped |= blamed & OPTIONAL
-                continue
-            self._names = set(opened.programs) - skipped
-            return opened
-
     def _open_maps(self, source: MemorySource) -> None:
         o = self._object
         self._config = o.map("config", "=I", layout.CONFIG)
@@ -237,7 +225,7 @@ class BpfObserver:
 
     def _start_statistics(self) -> int | None:
         try:
-            descriptor = enable_run_time_stats()
+            descriptor = BpfCalls().enable_stats()
         except BpfError as error:
             self._note("bpf.stats", False, f"{error}; the time that programs take is not shown (needs CAP_SYS_ADMIN)")
             return None

@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 from tidegate_collectors.kernel import build, clock
+from tidegate_collectors.kernel.bcc_compile import BTF
+from tidegate_collectors.kernel.bpf_loading import LOADERS, Loader
+from tidegate_collectors.kernel.bpf_observer import BpfObserver
 from tidegate_collectors.kernel.bpf_programs import SOURCE_PROGRAMS, TRACEPOINTS
 from tidegate_collectors.kernel.bpf_reasons import explain
-from tidegate_collectors.kernel.libbpf import BpfError, BpfObject, enable_run_time_stats
+from tidegate_collectors.kernel.bpf_syscall import BpfCalls
+from tidegate_collectors.kernel.libbpf import BpfError, BpfObject
 from tidegate_collectors.records import Capability
-
-BTF = Path("/sys/kernel/btf/vmlinux")
 
 
 def probe_bpf(btf: Path = BTF) -> list[Capability]:
@@ -28,6 +30,22 @@ def probe_bpf(btf: Path = BTF) -> list[Capability]:
     found.append(_in_btf(btf, "sched_ext", b"\0sched_ext_ops\0", "CONFIG_SCHED_CLASS_EXT is off"))
     found.append(_in_btf(btf, "memcg_struct_ops", b"\0memcg_bpf_ops\0", "still a proposal upstream"))
     return found
+
+
+def probe_loaders() -> list[Capability]:
+    """What a collector would do with either loader, its self-check included; the reason for each that cannot.
+
+    Names: ``loader.libbpf``, ``loader.bcc``.
+    """
+    return [_capability(f"loader.{loader}", _loader(loader)) for loader in LOADERS]
+
+
+def _loader(loader: Loader) -> str | None:
+    try:
+        BpfObserver(loader=loader).close()
+    except (BpfError, build.BuildError) as error:
+        return str(error)
+    return None
 
 
 def _capability(name: str, reason: str | None) -> Capability:
@@ -78,28 +96,27 @@ def _trial(name: str, object_name: str) -> Capability:
 
 def _try(path: Path, programs: tuple[str, ...] | None, *, patches_text: bool = False) -> dict[str, str | None]:
     """Load and attach programs of an object (``None``: all); the reason for each that failed."""
-    names = programs or (path.name,)
-    opened = None
+    names = programs or ("object",)
+    trial = None
     try:
-        opened = BpfObject(path)
-        names = programs or opened.programs
-        for name in opened.programs:
-            opened.set_autoload(name, name in names)
-        opened.load()
+        trial = BpfObject(path)
+        names = programs or trial.programs
+        for name in trial.programs:
+            trial.set_autoload(name, name in names)
+        trial.load()
         for name in names:
-            opened.attach(name)
+            trial.attach(name)
     except BpfError as error:
         return dict.fromkeys(names, explain(error, patches_text=patches_text))
     finally:
-        if opened:
-            opened.close()
+        if trial:
+            trial.close()
     return dict.fromkeys(names, None)
 
 
 def _statistics() -> Capability:
-
     try:
-        os.close(enable_run_time_stats())
+        os.close(BpfCalls().enable_stats())
     except BpfError as error:
         return _capability("bpf.stats", f"{error}; the time that programs take is not shown (needs CAP_SYS_ADMIN)")
     return _capability("bpf.stats", None)

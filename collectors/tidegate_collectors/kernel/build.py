@@ -1,8 +1,8 @@
 """Compiles the BPF programs, when their source changed; ``python -m tidegate_collectors.kernel.build`` does it by hand.
 
 An object holds the hash of what it was built from, so neither time stamps nor a second file decide whether it is
-current; the wheel ships objects, and a host without clang uses those. Objects lie beside their source, or below the
-state directory when that is not writable.
+current; the wheel ships objects, and a host without clang uses those. Objects lie beside their source, or in
+:func:`~.paths.programs_dir` when that is not writable.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ def ensure(name: str = "collector", *, source_dir: Path = SOURCE_DIR, environ: M
     target = beside
     if not os.access(source_dir, os.W_OK):
         try:
-            # The state directory may be shared with the web process; what root loads must be root's alone.
-            directory = paths.make_private_dir(paths.state_dir() / "bpf")
-        except OSError as error:
+            directory = paths.own_dir(paths.programs_dir())
+        except (OSError, RuntimeError) as error:  # a user without a home is a RuntimeError
             raise BuildError(f"no place for the compiled BPF programs: {error}") from error
         target = directory / f"{name}.bpf.o"
         if is_current(target, wanted):

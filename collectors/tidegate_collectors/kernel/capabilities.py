@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate_collectors.kernel import cgroup_layout, clock
+from tidegate_collectors.kernel.bcc_find import BccMissingError, find_bcc
 from tidegate_collectors.kernel.cgroup_files import ControlFiles, Psi, read_psi
 from tidegate_collectors.kernel.cgroups import CgroupError, CgroupHandle, CgroupTree
 from tidegate_collectors.kernel.procfs_files import read_schedstat, read_text
@@ -28,9 +29,12 @@ _FREEZE_TIMEOUT_S = 2.0
 _AS_ROOT = "run it as root, or give it the rights: setcap or systemd's AmbientCapabilities"
 
 
-def report() -> list[Capability]:
-    """Try everything; takes up to a second. Works without rights, and says what they would change."""
-    return [*_host(), *_bpf(), *_cgroups()]
+def report(*, loaders: bool = True) -> list[Capability]:
+    """Try everything; takes up to a second, or two when BCC has not compiled for this kernel before.
+
+    Works without rights, and says what they would change. ``loaders``: try both; a collector has chosen its own.
+    """
+    return [*_host(), *_bpf(loaders), *_cgroups()]
 
 
 def _capability(name: str, available: bool, reason: str = "") -> Capability:
@@ -46,6 +50,7 @@ def _host() -> Iterator[Capability]:
     for name in RIGHTS:
         yield _capability(f"rights.{name.lower()}", name in held, "" if name in held else f"not held; {_AS_ROOT}")
     yield _libbpf()
+    yield _bcc()
     yield _clang()
     yield _host_pressure()
     stat = read_schedstat(os.getpid(), 1)
@@ -71,6 +76,14 @@ def _libbpf() -> Capability:
     return _capability("libbpf", True, version().decode("ascii", "replace"))
 
 
+def _bcc() -> Capability:
+    try:
+        found = find_bcc()
+    except BccMissingError as error:
+        return _capability("bcc", False, f"{error}; only needed where libbpf or its programs are missing")
+    return _capability("bcc", True, "; ".join((f"{found.version} in {found.path}", *found.ignored)))
+
+
 def _clang() -> Capability:
     path = shutil.which("clang")
     if path is None:
@@ -94,11 +107,11 @@ def _host_pressure() -> Capability:
 # --- BPF -----------------------------------------------------------------------------------------------------------
 
 
-def _bpf() -> list[Capability]:
+def _bpf(loaders: bool) -> list[Capability]:
     try:
-        from tidegate_collectors.kernel.bpf_probes import probe_bpf
+        from tidegate_collectors.kernel.bpf_probes import probe_bpf, probe_loaders
 
-        return list(probe_bpf())
+        return [*probe_bpf(), *(probe_loaders() if loaders else ())]
     except Exception as error:
         return [_capability("bpf", False, f"the trial of BPF programs failed: {error}")]
 

@@ -82,6 +82,25 @@ def own_directory(mount: Mount, own: str) -> Path:
     return mount.point if ".." in parts else mount.point.joinpath(*parts)
 
 
+def own_v2_id(mountinfo: str | None = None, own_cgroups: str | None = None) -> int | None:
+    """The id of the v2 cgroup that this process is in; ``None`` where there is none or it cannot be seen.
+
+    Arguments as of :func:`discover`.
+    """
+    mounts = parse_mounts(_read("/proc/self/mountinfo") if mountinfo is None else mountinfo)
+    mount = next((mount for mount in mounts if mount.version == 2), None)
+    own = parse_own_cgroups(_read("/proc/self/cgroup") if own_cgroups is None else own_cgroups).get("")
+    if mount is None or own is None:
+        return None
+    directory = own_directory(mount, own)
+    if directory == mount.point and own != mount.root:  # it lies outside of what the mount, or our namespace, shows
+        return None
+    try:
+        return directory.stat().st_ino
+    except OSError:
+        return None
+
+
 def discover(mountinfo: str | None = None, own_cgroups: str | None = None) -> Layout:
     """Find the places for our root. Arguments are the texts of the two files, for tests; nothing is written."""
     mounts = parse_mounts(_read("/proc/self/mountinfo") if mountinfo is None else mountinfo)

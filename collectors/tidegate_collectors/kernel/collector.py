@@ -14,11 +14,12 @@ from typing import Any
 
 from tidegate_collectors import hints
 from tidegate_collectors.kernel import procfs_files
-from tidegate_collectors.kernel.agent_protocol import Ended, RegisterCall, RegisterSession, Request
+from tidegate_collectors.kernel.agent_protocol import Ended, Hook, RegisterCall, RegisterSession, Request
 from tidegate_collectors.kernel.agent_server import Refused
 from tidegate_collectors.kernel.cgroups import CgroupError, CgroupHandle, CgroupTree
 from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.groups import Groups
+from tidegate_collectors.kernel.hooks import Hooks
 from tidegate_collectors.kernel.ledger import CallLedger
 from tidegate_collectors.kernel.observer import Observer, SubjectStats
 from tidegate_collectors.kernel.sampler import Sampler, Target
@@ -32,12 +33,13 @@ from tidegate_collectors.kernel.tracker_model import (
     MovePid,
     Output,
     PlaceCall,
+    Session,
     TrackCall,
     TrackerError,
 )
 from tidegate_collectors.link.peer import Peer
 from tidegate_collectors.names import check_id
-from tidegate_collectors.records import Record
+from tidegate_collectors.records import Record, SessionEnd
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Collector:
         self._tracker = tracker
         self._sampler = sampler
         self._groups = Groups(tree)
+        self._hooks = Hooks(tracker)
         self._ledger = ledger
         self._send = send
         self._moves: dict[tuple[str, str], tuple[float, set[int] | None]] = {}  # by call: when, and whom; None is all
@@ -98,6 +101,7 @@ class Collector:
         """Ten times a second: samples, and what waited."""
         self.drain()
         self.execute(self._tracker.due(now_us))
+        self.execute(self._hooks.due(now_us))
         for record in self._sampler.sample(self._targets(), now_us):
             self._send(record)
         self._groups.remove_emptied()
@@ -117,14 +121,16 @@ class Collector:
                 return self._register_session(peer, request)
             if isinstance(request, RegisterCall):
                 return self._register_call(peer, request)
+            if isinstance(request, Hook):
+                return self._hook(peer, request)
             return self._ended(peer, request)
         except (TrackerError, CgroupError, ValueError, OSError) as error:
             raise Refused(str(error)) from error
 
     def announce(self) -> None:
         """Say again what is open: another run begins."""
-        for record in self._tracker.announce():
-            self._send(record)
+        self.execute(self._tracker.announce())
+        self.execute(self._hooks.announce())
 
     def shutdown(self) -> None:
         """Say what will not be seen to its end, and remove groups that are empty."""
@@ -181,7 +187,7 @@ class Collector:
         self._find_owner(peer.pid)
         hint = hints.parse(request.hint) if request.hint else None
         call, outputs = self._tracker.request_call(
-            peer.pid, t_us=now_us(), argv=request.command, tool=request.tool, hint=hint
+            peer.pid, t_us=now_us(), argv=request.command, tool=request.tool, hint=hint, nested=request.nested
         )
         self.execute(outputs)
         self.move_due(math.inf)  # the program begins when we have answered, and is to begin in its group
@@ -200,6 +206,22 @@ class Collector:
         for stat in reversed(chain):
             self._tracker.take_in(stat.pid, stat.ppid, stat.comm, now_us())
 
+    def _hook(self, peer: Peer, request: Hook) -> dict[str, Any]:
+        self.execute(self._hooks.take(self._session_above(peer.pid), peer.pid, request, now_us()))
+        return {}
+
+    def _session_above(self, pid: int) -> Session:
+        """The session of a process, or of the nearest process above it that is known: a poll may have missed it."""
+        at = pid
+        for _ in range(_MAX_ANCESTORS):
+            if (owned := self._tracker.owner(at)) is not None:
+                return owned[0]
+            stat = procfs_files.read_stat(at)
+            if stat is None or stat.ppid <= 0:
+                break
+            at = stat.ppid
+        raise TrackerError(f"process {pid} belongs to no session of this collector")
+
     def _ended(self, peer: Peer, request: Ended) -> dict[str, Any]:
         self.execute(self._tracker.launcher_ended(request.session, peer.pid, request.status, now_us()))
         return {}
@@ -210,6 +232,8 @@ class Collector:
         """Send the records and carry out the commands in their order; moves wait, see :meth:`move_due`."""
         for output in outputs:
             if isinstance(output, Record):
+                if isinstance(output, SessionEnd):
+                    self._end_hooks(output)
                 self._send(output)
             elif isinstance(output, PlaceCall):
                 self._place_call(output)
@@ -226,6 +250,10 @@ class Collector:
                 self._drop_call(output)
             else:
                 self._drop_session(output)
+
+    def _end_hooks(self, end: SessionEnd) -> None:
+        for record in self._hooks.close(end.session or "", end.t):
+            self._send(record)
 
     @property
     def next_move_s(self) -> float | None:
@@ -268,8 +296,10 @@ class Collector:
             handle = self._groups.add_call(command.session, command.call)
             if handle is not None and self._observer.memory_source == "memcg":
                 self._count_by_group(handle, call)
-        for record in self._tracker.call_placed(command.session, command.call, handle.id if handle else None, hint):
-            self._send(record)
+        announced = self._tracker.call_placed(command.session, command.call, handle.id if handle else None, hint)
+        self.execute(announced)
+        if announced and call is not None:
+            self.execute(self._hooks.call_began(call))
 
     def _count_by_group(self, handle: CgroupHandle, call: Call) -> None:
         """With the controller's own events, what others free (reclaim) is told apart by the group of the page."""
@@ -294,8 +324,9 @@ class Collector:
             figures = CallFigures(stats, memory.peak_bytes, handle.memory_stall_us(), memory.oom_kill)
         if stats is not None and (call := self._tracker.call(command.session, command.call)) is not None:
             self._send_last_samples(call, stats)
-        for record in self._tracker.call_measured(command.session, command.call, figures):
-            self._send(record)
+        self.execute(self._tracker.call_measured(command.session, command.call, figures))
+        if (call := self._tracker.call(command.session, command.call)) is not None:
+            self._hooks.call_ended(call)
 
     def _send_last_samples(self, call: Call, stats: SubjectStats) -> None:
         """What the call and its session held at its end, with their peaks: a short call falls between two ticks."""

@@ -139,7 +139,7 @@ class Daemon:
         self._capabilities = [*self.observer.capabilities, cgroup_capability(tree, tree_note)]
         if config.probe:
             known = {item.name for item in self._capabilities}
-            self._capabilities += [item for item in report() if item.name not in known]
+            self._capabilities += [item for item in report(loaders=False) if item.name not in known]
 
         self._selector = selectors.DefaultSelector()
         defer(self._selector.close)

@@ -18,12 +18,11 @@ from typing import Any
 from tidegate_collectors.kernel.libbpf_error import BpfError
 from tidegate_collectors.kernel.libbpf_maps import SAMPLE, BpfMap, BpfRing
 
-__all__ = ["BpfError", "BpfMap", "BpfObject", "BpfRing", "enable_run_time_stats"]
+__all__ = ["BpfError", "BpfMap", "BpfObject", "BpfRing"]
 
 _LOG_BYTES = 1 << 16
 _KEPT_LOG_CHARS = 6000
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
-_STATS_RUN_TIME = 0
 _RUN_TIME_OFFSET = 192  # of run_time_ns, run_cnt, recursion_misses in struct bpf_prog_info (uapi)
 _INFO_BYTES = 224
 
@@ -71,7 +70,6 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map_get_next_key": (c_int, (c_int, c_void_p, c_void_p)),
     "bpf_prog_test_run_opts": (c_int, (c_int, c_void_p)),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, c_void_p)),
-    "bpf_enable_stats": (c_int, (c_int,)),
     "ring_buffer__new": (c_void_p, (c_int, SAMPLE, c_void_p, c_void_p)),
     "ring_buffer__consume": (c_int, (c_void_p,)),
     "ring_buffer__epoll_fd": (c_int, (c_void_p,)),
@@ -230,15 +228,3 @@ class BpfObject:
     def _check(self, result: int, what: str) -> None:
         if result < 0:
             raise BpfError(what, -result, self._lib.take_log())
-
-
-def enable_run_time_stats() -> int:
-    """Have the kernel time programs, as long as the returned descriptor is open.
-
-    Raises:
-        BpfError: EPERM without CAP_SYS_ADMIN.
-    """
-    fd: int = _lib().handle.bpf_enable_stats(_STATS_RUN_TIME)
-    if fd < 0:
-        raise BpfError("turning on the run time statistics of BPF programs", -fd)
-    return fd

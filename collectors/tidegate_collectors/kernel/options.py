@@ -21,7 +21,7 @@ class Config:
 
     runtime_dir: Path
     link: Path
-    loader: Literal["auto", "libbpf", "procfs"] = "auto"
+    loader: Literal["auto", "libbpf", "bcc", "procfs"] = "auto"
     memory_source: Literal["auto", "memcg", "rss_stat"] = "auto"
     cgroup_root: str = "tidegate"
     burst_bytes: int = DEFAULT_BURST_BYTES
@@ -37,9 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--loader",
-        choices=("auto", "libbpf", "procfs"),
+        choices=("auto", "libbpf", "bcc", "procfs"),
         default="auto",
-        help="how to look at the kernel: BPF programs, or files of /proc where those cannot be loaded (default: auto)",
+        help="how to look at the kernel: BPF programs that libbpf loads, or that BCC (python3-bpfcc) compiles for this "
+        "kernel first, or files of /proc; auto takes the first of these that works (default: auto)",
     )
     add("--link", type=Path, metavar="PATH", help="socket of the backend (default: link.sock in the runtime directory)")
     add("--cgroup-root", default="tidegate", metavar="NAME", help="name of our cgroup (default: tidegate)")

@@ -1,12 +1,13 @@
 """Known truths that the programs must report before anybody believes them.
 
 A wrong type layout does not fail, it gives plausible garbage. So a helper process of ours does things whose outcome we
-know: it starts a program of a known name and arguments, grows by a known size, waits for a CPU as /proc says it did,
-and exits with a known status. Takes about 0.1 s.
+know: it starts a thread, which is no process, and a program of a known name and arguments, grows by a known size, waits
+for a CPU as /proc says it did, and exits with a known status. Takes about 0.1 s.
 """
 
 from __future__ import annotations
 
+import re
 import select
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tidegate_collectors.kernel import clock
+from tidegate_collectors.kernel import cgroup_layout, clock
 from tidegate_collectors.kernel.libbpf import BpfError
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, Event, EventKind, SubjectStats
 
@@ -25,24 +26,32 @@ SUBJECT = FIRST_KERNEL_SUBJECT - 1
 
 GROWTH_BYTES = 16 << 20
 TOLERANCE_BYTES = 1 << 20
+BUSY_S = 0.02
 EXIT_CODE = 37
 ARGUMENT = "tidegate-selfcheck"
 
 _TIMEOUT_S = 5.0
 _CPU_TOLERANCE_US = 5_000
 _HELPER = f"""
-import mmap, os, signal, sys
+import _thread, mmap, os, signal, sys, time
 signal.alarm({int(_TIMEOUT_S)})
 def turn(word):
     os.write(1, word)
     os.read(0, 1)
 turn(b"r")
+ended = _thread.allocate_lock()
+ended.acquire()
+_thread.start_new_thread(ended.release, ())
+ended.acquire()
 argv = [{ARGUMENT!r}, "-I", "-S", "-c", ""]
 _, status = os.waitpid(os.posix_spawn(sys.executable, argv, {{}}), 0)
 turn(b"c")
 m = mmap.mmap(-1, {GROWTH_BYTES}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, {GROWTH_BYTES}, 4096):
     m[at] = 1
+until = time.process_time() + {BUSY_S}
+while time.process_time() < until:
+    pass
 turn(b"g")
 m.close()
 os._exit({EXIT_CODE} if status == 0 else 1)
@@ -94,8 +103,6 @@ def _check(observer: Checked, helper: subprocess.Popen[bytes], calls: list[int])
     events: list[Event] = []
     _turn(helper, b"r")
     observer.track_runtime(None, SUBJECT, pid=helper.pid)
-    truth_before = _schedstat(helper.pid)
-    before = _stats(observer)
     began_us = clock.now_us()
 
     _go(helper)
@@ -105,20 +112,26 @@ def _check(observer: Checked, helper: subprocess.Popen[bytes], calls: list[int])
     calls.extend(e.subject for e in events if e.kind is EventKind.CALL)
     _check_call(events, helper.pid, began_us)
 
-    used_before = _stats(observer).used_bytes
+    # From here on it has neither child nor thread, so /proc tells all of its times.
+    _settle(helper.pid)
+    truth_before, before = _schedstat(helper.pid), _stats(observer)
     _go(helper)
     _turn(helper, b"g")
-    grown = _stats(observer).used_bytes - used_before
+    _settle(helper.pid)
+    grown = _stats(observer).used_bytes - before.used_bytes
     if abs(grown - GROWTH_BYTES) > TOLERANCE_BYTES:
         raise BpfError(f"self-check: a process that grew by {GROWTH_BYTES} bytes was seen to grow by {grown}")
     _check_times(before, _stats(observer), truth_before, _schedstat(helper.pid))
+    highest = _highest_bytes(helper.pid)
 
     _go(helper)
     own_exit: Callable[[Event], bool] = lambda e: e.kind is EventKind.EXIT and e.pid == helper.pid  # noqa: E731
     _collect(observer, events, own_exit)
-    status = next(e.a for e in events if own_exit(e))
-    if status != EXIT_CODE << 8:
-        raise BpfError(f"self-check: exit code {EXIT_CODE} was seen as wait status {status:#x}")
+    end = next(e for e in events if own_exit(e))
+    if end.a != EXIT_CODE << 8:
+        raise BpfError(f"self-check: exit code {EXIT_CODE} was seen as wait status {end.a:#x}")
+    if highest is not None and abs(end.b - highest) > TOLERANCE_BYTES:
+        raise BpfError(f"self-check: a process that had {highest} bytes at most was seen to have had {end.b}")
     left = observer.session_stats(SUBJECT)
     if left is None or left.alive or left.used_bytes > TOLERANCE_BYTES:
         raise BpfError(f"self-check: all processes are gone, and this is still counted: {left}")
@@ -129,7 +142,7 @@ def _check_call(events: list[Event], parent: int, began_us: int) -> None:
     call = next((e for e in events if e.kind is EventKind.CALL), None)
     if call is None:
         raise BpfError("self-check: a program was started, and no call was seen")
-    if call.pid not in forks or call.ppid != parent or call.a != SUBJECT or call.subject < FIRST_KERNEL_SUBJECT:
+    if forks != [call.pid] or call.ppid != parent or call.a != SUBJECT or call.subject < FIRST_KERNEL_SUBJECT:
         raise BpfError(f"self-check: the ids of a call of process {parent} are wrong: {call}; forks {forks}")
     comm = Path(sys.executable).resolve().name[:15]
     argv = (ARGUMENT, "-I", "-S", "-c", "")
@@ -138,8 +151,11 @@ def _check_call(events: list[Event], parent: int, began_us: int) -> None:
     now_us = clock.now_us()
     if not began_us - 1000 <= call.t_us <= now_us + 1000:
         raise BpfError(f"self-check: a call between {began_us} and {now_us} us was seen at {call.t_us}")
-    ended = next(e for e in events if e.kind is EventKind.EXIT and e.subject == call.subject)
-    if ended.pid != call.pid or ended.a != 0:
+    group = cgroup_layout.own_v2_id()
+    if group is not None and call.cgroup_id != group:
+        raise BpfError(f"self-check: a process in the cgroup {group} was seen in {call.cgroup_id}")
+    ended = next((e for e in events if e.kind is EventKind.EXIT and e.subject == call.subject), None)
+    if ended is None or ended.pid != call.pid or ended.a != 0:
         raise BpfError(f"self-check: the successful end of process {call.pid} was seen as {ended}")
 
 
@@ -152,9 +168,17 @@ def _check_times(
         ("time on a CPU", after.oncpu_us - before.oncpu_us, truth[0] - truth_before[0]),
         ("time waiting for a CPU", (after.wait_us or 0) - (before.wait_us or 0), truth[1] - truth_before[1]),
     ):
-        # The helper's account also has its child between fork and exec, hence the fixed part.
         if abs(seen - known) > _CPU_TOLERANCE_US + known // 4:
             raise BpfError(f"self-check: {name} was seen as {seen} us, /proc says {known} us")
+
+
+def _settle(pid: int) -> None:
+    """Wait until it sleeps: a wait for a CPU that begins or ends between two readings is in only one of them."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not wait within {_TIMEOUT_S:.0f} s")
+        time.sleep(0.001)
 
 
 def _schedstat(pid: int) -> tuple[int, int] | None:
@@ -164,6 +188,15 @@ def _schedstat(pid: int) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return int(oncpu) // 1000, int(wait) // 1000
+
+
+def _highest_bytes(pid: int) -> int | None:
+    """The most memory it had so far, by the kernel's own account."""
+    try:
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 def _stats(observer: Checked) -> SubjectStats:

@@ -1,16 +1,23 @@
-"""What a collector stands on, chosen by trying: the observer, and the tree of cgroups."""
+"""What a collector stands on, chosen by trying: the observer and its loader, and the tree of cgroups."""
 
 from __future__ import annotations
 
+import errno
 import logging
+from typing import TYPE_CHECKING
 
 from tidegate_collectors.kernel import cgroup_layout
+from tidegate_collectors.kernel.bcc_find import BccMissingError, find_bcc
+from tidegate_collectors.kernel.bpf_loading import LOADERS, Loader
 from tidegate_collectors.kernel.cgroups import CgroupBusyError, CgroupError, CgroupTree
 from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.observer import Observer
 from tidegate_collectors.kernel.options import CollectError, Config
 from tidegate_collectors.kernel.tracker_calls import CallNaming, namer
 from tidegate_collectors.records import Capability
+
+if TYPE_CHECKING:
+    from tidegate_collectors.kernel.bpf_observer import BpfObserver
 
 log = logging.getLogger("tidegate.collect")
 
@@ -38,25 +45,69 @@ def open_observer(config: Config) -> Observer:
     """
     from tidegate_collectors.kernel.procfs import ProcfsObserver
 
-    problem = "not asked for (--loader procfs)"
-    if config.loader != "procfs":
+    problems: dict[Loader, str] = {}
+    for loader in LOADERS if config.loader == "auto" else (config.loader,):
+        if loader == "procfs":
+            continue
         try:
-            return _open_bpf(config)
+            opened = _open_bpf(config, loader)
         except Exception as error:
-            problem = str(error) or type(error).__name__
-            if config.loader == "libbpf":
-                raise CollectError(f"BPF programs cannot be loaded: {problem}") from error
-            log.warning("BPF programs cannot be loaded (%s); reading /proc instead", problem)
+            problems[loader] = str(error) or type(error).__name__
+            if config.loader != "auto":
+                raise CollectError(f"BPF programs cannot be loaded: {problems[loader]}") from error
+            log.warning("BPF programs cannot be loaded with %s (%s)", loader, problems[loader])
+            if isinstance(error, OSError) and error.errno == errno.EPERM:
+                break  # the kernel refuses the other one's programs as well
+            continue
+        opened.notes = _loader_notes(loader, problems, config.loader)
+        log.info("BPF programs were loaded with %s", loader)
+        return opened
     observer = ProcfsObserver(burst_bytes=config.burst_bytes, window_us=config.window_us)
-    missing = Capability(t=now_us(), name="observer.bpf", available=False, reason=problem)
-    observer.notes.append(missing)
+    reason = "; ".join(f"{loader}: {problem}" for loader, problem in problems.items())
+    if problems:
+        log.warning("reading /proc instead")
+    missing = Capability(
+        t=now_us(), name="observer.bpf", available=False, reason=reason or "not asked for (--loader procfs)"
+    )
+    observer.notes += [missing, *_loader_notes(None, problems, config.loader)]
     return observer
 
 
-def _open_bpf(config: Config) -> Observer:
+def _open_bpf(config: Config, loader: Loader) -> BpfObserver:
     from tidegate_collectors.kernel.bpf_observer import BpfObserver
 
-    return BpfObserver(burst_bytes=config.burst_bytes, window_us=config.window_us, memory_source=config.memory_source)
+    return BpfObserver(
+        burst_bytes=config.burst_bytes,
+        window_us=config.window_us,
+        memory_source=config.memory_source,
+        loader=loader,
+    )
+
+
+def _loader_notes(used: Loader | None, problems: dict[Loader, str], asked: str) -> list[Capability]:
+    """Which loader is in use, and why the other is not."""
+    notes = []
+    for loader in LOADERS:
+        if loader == used:
+            available, reason = True, "in use"
+        elif loader in problems:
+            available, reason = False, problems[loader]
+        elif asked != "auto":
+            available, reason = False, f"not asked for (--loader {asked})"
+        elif used is not None:  # libbpf, so the other is BCC
+            available, reason = _bcc_at_hand(used)
+        else:
+            available, reason = False, "not tried: the kernel refuses its programs for the same reason"
+        notes.append(Capability(t=now_us(), name=f"loader.{loader}", available=available, reason=reason))
+    return notes
+
+
+def _bcc_at_hand(used: Loader) -> tuple[bool, str]:
+    """Whether BCC could be tried if the other one failed."""
+    try:
+        return True, f"not in use: {used} works; BCC {find_bcc().version} would be next"
+    except BccMissingError as error:
+        return False, f"not in use: {used} works; {error}"
 
 
 def call_naming(config: Config) -> CallNaming:

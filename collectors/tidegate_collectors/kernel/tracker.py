@@ -21,7 +21,6 @@ from tidegate_collectors.kernel.tracker_model import (
     Call,
     CallFigures,
     Output,
-    PlaceCall,
     Process,
     Session,
     TrackCall,
@@ -69,14 +68,15 @@ class Tracker(EventReader):
         return [session_start(new)]
 
     def request_call(
-        self, pid: int, *, t_us: int, argv: Sequence[str], tool: str | None = None, hint: Hint | None = None
-    ) -> tuple[Call, list[Output]]:
+        self, pid: int, *, t_us: int, argv: Sequence[str], tool: str | None = None, hint: Hint | None = None,
+        nested: bool = True,
+    ) -> tuple[Call, list[Output]]:  # fmt: skip
         """An explicit boundary: ``pid`` is about to become the command ``argv``.
 
         When the kernel saw the wrapper start, its call is this one; otherwise a new call begins.
 
         Raises:
-            TrackerError: the process belongs to no session, or is a session's root.
+            TrackerError: the process belongs to no session, is a session's root, or is in a call and not ``nested``.
         """
         owned = self.owner(pid)
         if owned is None:
@@ -84,21 +84,23 @@ class Tracker(EventReader):
         session, call = owned
         if pid == session.pid:
             raise TrackerError(f"process {pid} is the root of session {session.id}; a call is a process it starts")
-        named = self._naming(argv)
+        if call is not None and call.pid != pid and not nested:
+            raise TrackerError(f"process {pid} is part of call {call.id} already")
         if call is None or call.pid != pid:
             process = self._processes[pid]
             self._leave(process.subject, pid)
+            outer = call.id if call is not None else None
             call = self._add_call(session, self.new_subject(), pid, t_us)
+            call.within = outer
             process.subject = call.subject
             track: list[Output] = [TrackCall(session.id, call.id, call.subject, session.subject, pid)]
         elif call.announced or call.held_until_us is None:
             return call, []  # it was announced under its own name, and that is what the records say
         else:
             track = []
-        call.boundary = "wrapper"
-        call.tool, call.category, call.command, call.hint = tool or named.tool, named.category, named.command, hint
-        call.held_until_us = None
-        return call, [*track, PlaceCall(session.id, call.id, call.subject, pid)]
+        self._name(call, argv)
+        call.boundary, call.tool, call.hint = "wrapper", tool or call.tool, hint
+        return call, [*track, *self.reveal(call)]
 
     def take_in(self, pid: int, ppid: int, comm: str, t_us: int) -> None:
         """Count ``pid`` to whatever its parent belongs to: its fork was not reported, and it speaks to us already."""
@@ -168,8 +170,7 @@ class Tracker(EventReader):
         for session in self.sessions:
             for call in session.calls.values():
                 if call.held_until_us is not None and now_us >= call.held_until_us:
-                    call.held_until_us = None
-                    outputs.append(PlaceCall(session.id, call.id, call.subject, call.pid))
+                    outputs.extend(self.reveal(call))
             if session.ended:
                 continue
             if session.root_gone_us is not None and now_us - session.root_gone_us >= LAUNCHER_GRACE_US:

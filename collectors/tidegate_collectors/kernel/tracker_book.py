@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate_collectors.kernel.observer import Event
+from tidegate_collectors.kernel.own_programs import without_shim
 from tidegate_collectors.kernel.tracker_calls import CallNaming
 from tidegate_collectors.kernel.tracker_model import Call, DropCall, DropSession, Output, Process, Session
 
@@ -23,6 +24,7 @@ class Book:
         self._calls: dict[int, Call] = {}
         self._named_calls: dict[tuple[str, str], Call] = {}
         self._processes: dict[int, Process] = {}
+        self._quiet: dict[tuple[str, str], Call] = {}
         self._next_subject = 1
 
     @property
@@ -62,6 +64,18 @@ class Book:
         self._next_subject += 1
         return subject
 
+    @property
+    def naming(self) -> CallNaming:
+        """How calls are named."""
+        return self._naming
+
+    @staticmethod
+    def new_call_id(session: Session) -> str:
+        """The next id of a call in this session."""
+        call_id = f"c{session.next_call}"
+        session.next_call += 1
+        return call_id
+
     def _place(self, subject: int) -> tuple[Session, Call | None]:
         call = self._calls.get(subject)
         return (call.session, call) if call is not None else (self._runtimes[subject], None)
@@ -85,14 +99,14 @@ class Book:
             session.emptied.append(call)
 
     def _add_call(self, session: Session, subject: int, pid: int, t_us: int) -> Call:
-        call = Call(session, f"c{session.next_call}", subject, pid, t_us, pids={pid})
-        session.next_call += 1
+        call = Call(session, self.new_call_id(session), subject, pid, t_us, pids={pid})
         session.open_calls += 1
         session.calls[subject] = self._calls[subject] = self._named_calls[session.id, call.id] = call
         return call
 
     def _name(self, call: Call, argv: Sequence[str]) -> None:
-        named = self._naming(argv)
+        call.argv = without_shim(argv)
+        named = self._naming(call.argv)
         call.tool, call.category, call.command = named.tool, named.category, named.command
 
     def _sweep(self, session: Session) -> list[Output]:
@@ -120,6 +134,7 @@ class Book:
             self._calls.pop(subject, None)
             if call is not None:
                 self._named_calls.pop((session.id, call.id), None)
+                self._quiet.pop((session.id, call.id), None)
                 self._forget(call.pids, subject)
 
     def _forget(self, pids: set[int], subject: int) -> None:

@@ -54,12 +54,6 @@ def namer(classify: Callable[[Sequence[str]], Classified], *, record_args: bool)
     return name
 
 
-def is_exec_wrapper(argv: Sequence[str]) -> bool:
-    """Whether this is ``tidegate exec``, however it was started; it says in a moment what it really runs."""
-    words = [word.rpartition("/")[2] for word in argv[:5]]
-    return any(words[at : at + 2] == ["tidegate", "exec"] for at in range(len(words)))
-
-
 def session_start(session: Session) -> SessionStart:
     """The record that opens a session."""
     return SessionStart(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate_collectors.kernel.observer import Event, EventKind
+from tidegate_collectors.kernel.own_programs import is_exec_wrapper, is_hook, shim_at
 from tidegate_collectors.kernel.tracker_book import Book
-from tidegate_collectors.kernel.tracker_calls import CallNaming, is_exec_wrapper, session_end
+from tidegate_collectors.kernel.tracker_calls import CallNaming, session_end
 from tidegate_collectors.kernel.tracker_model import (
     UNKNOWN_STATUS,
+    Call,
     MeasureCall,
     MovePid,
     Output,
@@ -17,10 +19,14 @@ from tidegate_collectors.kernel.tracker_model import (
     Session,
     exit_of,
 )
-from tidegate_collectors.records import MemBurst, MemEvent, ProcExec, ProcExit
+from tidegate_collectors.records import MemBurst, MemEvent, ProcExec, ProcExit, Record
 
 HOLD_US = 2_000_000
 """How long a wrapper may take to say what it runs before its call is announced without that."""
+
+_HOOK_PIDS = 64
+_MAX_UNTOLD = 64
+"""More records about one process and its children than a hook of ours can be the reason of."""
 
 
 class EventReader(Book):
@@ -36,9 +42,14 @@ class EventReader(Book):
         self._window_us = window_us
         self.strays = 0
         """Events of subjects that belong to no session known here."""
+        self._hook_pids: dict[int, int] = {}
 
     def feed(self, event: Event) -> list[Output]:
         """Take one event of the observer."""
+        outputs = self._feed(event)
+        return self._without_untold(outputs) if self._quiet else outputs
+
+    def _feed(self, event: Event) -> list[Output]:
         handler = self._handlers.get(event.kind)
         if handler is None:
             return []
@@ -119,12 +130,55 @@ class EventReader(Book):
         self._processes[event.pid] = Process(event.pid, event.ppid, event.subject, event.t_us, event.comm, fresh=True)
         argv = event.argv or (event.comm,)
         self._name(call, argv)
-        if is_exec_wrapper(argv):
+        if is_hook(argv):
+            self._hold_quiet(call, event)
+        elif is_exec_wrapper(argv) or shim_at(argv) is not None:
             call.held_until_us = event.t_us + HOLD_US
         else:
             outputs.append(PlaceCall(session.id, call.id, call.subject, call.pid))
         outputs.append(self._exec_record(event))
         return outputs
+
+    def _hold_quiet(self, call: Call, event: Event) -> None:
+        """It looks like an agent's hook, which is no call: what there is to say of it waits until it has spoken."""
+        call.held_until_us, call.quiet = event.t_us + HOLD_US, True
+        told_us = self._hook_pids.pop(event.pid, None)  # a poll may find it after it has spoken
+        call.hook = told_us is not None and abs(told_us - event.t_us) <= HOLD_US
+        self._quiet[call.session.id, call.id] = call
+
+    def note_hook(self, pid: int, t_us: int) -> int:
+        """This process of a session says at ``t_us`` that it is an agent's hook; returns when it began, if known."""
+        process = self._processes.get(pid)
+        call = self._calls.get(process.subject) if process is not None else None
+        if call is not None and call.quiet:
+            call.hook = True
+            return min(call.t_us, t_us)
+        if len(self._hook_pids) >= _HOOK_PIDS:
+            self._hook_pids.pop(next(iter(self._hook_pids)))
+        self._hook_pids[pid] = t_us
+        return t_us
+
+    def reveal(self, call: Call) -> list[Output]:
+        """A held call is a call after all: what was not said of it, and its announcement."""
+        untold, call.untold, call.quiet, call.held_until_us = call.untold, [], False, None
+        self._quiet.pop((call.session.id, call.id), None)
+        return [*untold, PlaceCall(call.session.id, call.id, call.subject, call.pid)]
+
+    def _without_untold(self, outputs: list[Output]) -> list[Output]:
+        """Keep back what is said of calls that look like hooks. One that takes much memory, or many processes, is none:
+        nobody hides for long behind our name."""
+        told: list[Output] = []
+        for output in outputs:
+            call = None
+            if isinstance(output, Record) and output.session is not None and output.call is not None:
+                call = self._quiet.get((output.session, output.call))
+            if call is None:
+                told.append(output)
+                continue
+            call.untold.append(output)  # type: ignore[arg-type]  # it is a record, else there were no call
+            if isinstance(output, MemBurst | MemEvent) or len(call.untold) > _MAX_UNTOLD:
+                told.extend(self.reveal(call))
+        return told
 
     def _exit(self, event: Event) -> list[Output]:
         process = self._processes.pop(event.pid, None)
@@ -136,8 +190,12 @@ class EventReader(Book):
         exit_code, signal = exit_of(event.a)
         outputs: list[Output] = []
         if call is not None and call.held_until_us is not None and event.pid == call.pid:
-            call.held_until_us = None
-            outputs.append(PlaceCall(session.id, call.id, call.subject, call.pid))
+            left = call.pids - {event.pid}
+            if call.hook and left:  # told in another order, or it left something behind: a call, when that lasts
+                call.pid = min(left)
+            else:
+                call.held_until_us = None
+                outputs.extend([] if call.hook else self.reveal(call))
         outputs.append(
             ProcExit(
                 t=event.t_us,
@@ -154,7 +212,7 @@ class EventReader(Book):
         if call is not None and measure:
             call.ended, call.status, call.end_us = True, event.a, event.t_us
         self._leave(subject, event.pid)
-        if call is not None and measure:
+        if call is not None and measure and not (call.quiet and call.hook):
             outputs.append(MeasureCall(session.id, call.id, call.subject))
         if call is None and event.pid == session.pid and not session.ended:
             outputs.extend(self._root_gone(session, event))

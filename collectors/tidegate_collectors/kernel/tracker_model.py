@@ -44,8 +44,18 @@ class Call:
     hint: Hint | None = None
     boundary: Boundary = "fork"
     cgroup_id: int | None = None
+    argv: tuple[str, ...] = ()
+    """Its command line, as far as the kernel told it; never recorded from here."""
+    within: str | None = None
+    """The call whose process it was before it began as one of its own."""
     held_until_us: int | None = None
-    """Not announced yet: it is the wrapper, which will say what it runs."""
+    """Not announced yet: it is the wrapper, which will say what it runs, or an agent's hook."""
+    quiet: bool = False
+    """It looks like an agent's hook: of its processes nothing is said while it is held."""
+    untold: list[Record] = field(default_factory=list)
+    """What would have been said of it meanwhile."""
+    hook: bool = False
+    """It has said that it is a hook; when it ends in time, it was no call."""
     announced: bool = False
     ended: bool = False
     dropped: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bpf import PYTHON, V2, calls, exits, group, names, needs_root, needs_v2, session
+from tests.support.bpf import PYTHON, V2, Loader, calls, exits, group, names, needs_root, needs_v2, session
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
 from tidegate_collectors.kernel.observer import FIRST_KERNEL_SUBJECT, EventKind
 
@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.kernel, needs_root]
 
 
 @pytest.fixture(scope="module")
-def observer() -> Iterator[BpfObserver]:
+def observer(loader: Loader) -> Iterator[BpfObserver]:
     """One observer for the module; each test has sessions of its own."""
-    opened = BpfObserver(check=False)
+    opened = BpfObserver(loader=loader, check=False)
     yield opened
     assert opened.lost() == {"bpf_ring": 0, "bpf_map": 0}
     opened.close()

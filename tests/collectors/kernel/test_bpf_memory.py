@@ -14,6 +14,7 @@ from tests.support.bpf import (
     PYTHON,
     V1_MEMORY,
     V2,
+    Loader,
     Session,
     calls,
     exits,
@@ -33,11 +34,11 @@ BURST_BYTES = 64 * MIB
 
 
 @pytest.fixture(scope="module", params=["rss_stat", "memcg"])
-def observer(request: pytest.FixtureRequest) -> Iterator[BpfObserver]:
-    """An observer of each source of memory figures."""
+def observer(request: pytest.FixtureRequest, loader: Loader) -> Iterator[BpfObserver]:
+    """An observer of each source of memory figures, by each loader."""
     source: Literal["rss_stat", "memcg"] = request.param
     # A window long enough that a busy machine does not stretch a burst out of it.
-    opened = BpfObserver(memory_source=source, check=False, burst_bytes=BURST_BYTES, window_us=2_000_000)
+    opened = BpfObserver(loader=loader, memory_source=source, check=False, burst_bytes=BURST_BYTES, window_us=2_000_000)
     assert opened.memory_source == source
     yield opened
     assert opened.lost() == {"bpf_ring": 0, "bpf_map": 0}

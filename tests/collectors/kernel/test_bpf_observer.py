@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bpf import PYTHON, calls, needs_root, session
+from tests.support.bpf import PYTHON, Loader, calls, needs_root, session
+from tidegate_collectors import paths
 from tidegate_collectors.kernel import bpf_layout as layout
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
 from tidegate_collectors.kernel.libbpf import BpfError
@@ -20,8 +22,8 @@ from tidegate_collectors.kernel.observer import EventKind, Observer
 pytestmark = [pytest.mark.kernel, needs_root]
 
 
-def test_it_is_an_observer_and_says_what_it_tried() -> None:
-    observer: Observer = BpfObserver(check=False)
+def test_it_is_an_observer_and_says_what_it_tried(loader: Loader) -> None:
+    observer: Observer = BpfObserver(loader=loader, check=False)
     try:
         assert observer.name == "bpf"
         assert observer.memory_source == "rss_stat"
@@ -37,8 +39,8 @@ def test_it_is_an_observer_and_says_what_it_tried() -> None:
         observer.close()
 
 
-def test_a_full_ring_is_counted_and_reading_goes_on() -> None:
-    observer = BpfObserver(check=False, ring_bytes=4096)
+def test_a_full_ring_is_counted_and_reading_goes_on(loader: Loader) -> None:
+    observer = BpfObserver(loader=loader, check=False, ring_bytes=4096)
     try:
         script = "for i in $(seq 200); do /bin/true; done"
         with session(observer, "bash", "-c", script) as s:
@@ -65,8 +67,8 @@ def test_a_full_ring_is_counted_and_reading_goes_on() -> None:
         observer.close()
 
 
-def test_every_event_is_delivered_or_counted() -> None:
-    observer = BpfObserver(check=False, ring_bytes=8192)
+def test_every_event_is_delivered_or_counted(loader: Loader) -> None:
+    observer = BpfObserver(loader=loader, check=False, ring_bytes=8192)
     try:
         with session(observer, "bash", "-c", "for i in $(seq 300); do /bin/true; done") as s:
             s.go()
@@ -84,8 +86,8 @@ def test_every_event_is_delivered_or_counted() -> None:
         observer.close()
 
 
-def test_a_full_table_of_subjects_is_counted_and_the_call_stays_runtime() -> None:
-    observer = BpfObserver(check=False)
+def test_a_full_table_of_subjects_is_counted_and_the_call_stays_runtime(loader: Loader) -> None:
+    observer = BpfObserver(loader=loader, check=False)
     try:
         with session(observer, "bash", "-c", "/bin/true; read x; :") as s:
             for subject in range(1000, 20_000):
@@ -103,9 +105,9 @@ def test_a_full_table_of_subjects_is_counted_and_the_call_stays_runtime() -> Non
         observer.close()
 
 
-def test_nothing_stays_behind_after_close() -> None:
+def test_nothing_stays_behind_after_close(loader: Loader) -> None:
     before = _programs()
-    observer = BpfObserver(check=False)
+    observer = BpfObserver(loader=loader, check=False)
     assert len(_programs()) > len(before)
     observer.close()
     observer.close()
@@ -127,8 +129,8 @@ def _programs() -> set[str]:
     return found
 
 
-def test_two_observers_do_not_disturb_each_other() -> None:
-    one, two = BpfObserver(check=False), BpfObserver(check=False)
+def test_two_observers_do_not_disturb_each_other(loader: Loader) -> None:
+    one, two = BpfObserver(loader=loader, check=False), BpfObserver(loader=loader, check=False)
     try:
         with session(one, "bash", "-c", "uname >/dev/null; :") as s:
             assert len(calls(s.run())) == 1
@@ -142,11 +144,11 @@ def test_a_wrong_object_is_refused_with_words(tmp_path: Path) -> None:
     path = tmp_path / "collector.bpf.o"
     path.write_bytes(b"\x7fELF nonsense")
     with pytest.raises(BpfError, match="cannot be opened"):
-        BpfObserver(object_path=path)
+        BpfObserver(programs=path)
 
 
-def test_a_descriptor_polls_when_there_are_events() -> None:
-    observer = BpfObserver(check=False)
+def test_a_descriptor_polls_when_there_are_events(loader: Loader) -> None:
+    observer = BpfObserver(loader=loader, check=False)
     try:
         assert select.select([observer.fileno()], [], [], 0)[0] == []
         with session(observer, "uname") as s:
@@ -157,8 +159,8 @@ def test_a_descriptor_polls_when_there_are_events() -> None:
         observer.close()
 
 
-def test_run_time_is_counted_and_grows() -> None:
-    observer = BpfObserver(check=False)
+def test_run_time_is_counted_and_grows(loader: Loader) -> None:
+    observer = BpfObserver(loader=loader, check=False)
     try:
         start = observer.run_time_us()
         if start is None:
@@ -171,15 +173,24 @@ def test_run_time_is_counted_and_grows() -> None:
         observer.close()
 
 
-def test_a_collector_with_it_stays_small() -> None:
+def test_a_collector_with_it_stays_small(loader: Loader, tmp_path: Path) -> None:
+    """Also with BCC, whose compiler alone takes 120 MB: it compiles anew here, and nothing of it is left."""
     code = (
+        "import sys\n"
         "from tidegate_collectors.kernel.bpf_observer import BpfObserver\n"
-        "o = BpfObserver()\n"
+        "o = BpfObserver(loader=sys.argv[1])\n"
         "print(open('/proc/self/status').read().split('VmRSS:')[1].split()[0])\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "print('LLVM' in maps or 'clang' in maps or 'libbcc' in maps)\n"
+        "print(open('/proc/thread-self/children').read().split())\n"
         "o.close()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert int(done.stdout) < 40 * 1024
+    environment = {**os.environ, paths.STATE_ENV: str(tmp_path)}
+    command = [sys.executable, "-c", code, loader]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    resident_kib, compiler, children = done.stdout.splitlines()
+    assert int(resident_kib) < 40 * 1024
+    assert (compiler, children) == ("False", "[]")
 
 
 def test_layouts_of_events_survive_hostile_bytes() -> None:

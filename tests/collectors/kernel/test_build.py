@@ -63,7 +63,7 @@ def test_without_clang_it_says_what_to_install(sources: Path) -> None:
 
 @needs_clang
 def test_without_the_headers_it_says_what_to_install(sources: Path) -> None:
-    source = sources / "collector.bpf.c"
+    source = sources / "loader.h"
     # What clang says when the package is missing, brought about by a header path that leads nowhere.
     source.write_text(source.read_text().replace("<bpf/bpf_helpers.h>", "<nowhere/bpf/bpf_helpers.h>"))
     with pytest.raises(build.BuildError, match="apt-get install libbpf-dev"):

@@ -58,6 +58,18 @@ def test_the_own_directory_is_below_the_mount(root: str, own: str, expected: str
     assert own_directory(Mount(Path("/m"), root, 1, frozenset()), own) == Path(expected)
 
 
+@pytest.mark.parametrize(
+    ("root", "own", "inside"),
+    [("/", "/in", "in"), ("/", "/", ""), ("/x", "/x", ""), ("/x", "/x/in", "in"), ("/x", "/xy", None),
+     ("/", "/../up", None), ("/", "/gone", None)],
+)  # fmt: skip
+def test_the_own_group_has_an_id_only_where_it_is_seen(tmp_path: Path, root: str, own: str, inside: str | None) -> None:
+    (tmp_path / "in").mkdir()
+    mounts = f"30 25 0:26 {root} {tmp_path} rw - cgroup2 cgroup2 rw\n"
+    found = cgroup_layout.own_v2_id(mounts, f"0::{own}\n")
+    assert found == (None if inside is None else (tmp_path / inside).stat().st_ino)
+
+
 def test_a_host_without_cgroups_says_what_is_missing() -> None:
     layout = cgroup_layout.discover("", "")
     assert (layout.v2, layout.memory, layout.memory_version, layout.name) == (None, None, 0, "none")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bpf import Loader, needs_bcc, needs_root
 from tests.support.daemon_rig import TIDEGATE, DaemonRig, environment_for, running_daemon
 from tests.support.own_cgroups import cgroup_root, new_root_name, remove_root
 from tests.support.record_sink import RecordSink
@@ -39,6 +40,7 @@ LOADERS = [
     "procfs",
     pytest.param("libbpf", marks=[pytest.mark.kernel, pytest.mark.skipif(not ROOT, reason="BPF needs root")]),
 ]
+BCC = pytest.param("bcc", marks=[pytest.mark.kernel, needs_root, needs_bcc])
 
 
 @pytest.fixture(params=LOADERS)
@@ -59,6 +61,7 @@ def starts(rig: DaemonRig) -> list[CallStart]:
     return [record for record in rig.sink.records if isinstance(record, CallStart)]
 
 
+@pytest.mark.parametrize("rig", [*LOADERS, BCC], indirect=True)
 def test_a_session_from_start_to_end(rig: DaemonRig) -> None:
     program = "a = bytearray(100 << 20); import time; time.sleep(1.2)"
     done = rig.run(
@@ -189,8 +192,8 @@ def test_hostile_names_are_kept_as_text(rig: DaemonRig, tmp_path: Path) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.skipif(not ROOT, reason="BPF needs root")
-def test_short_calls_are_all_seen_by_events(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "libbpf", record_args=True) as rig:
+def test_short_calls_are_all_seen_by_events(tmp_path: Path, loader: Loader) -> None:
+    with running_daemon(tmp_path, loader, record_args=True) as rig:
         script = (
             "for i in 1 2 3 4 5 6 7 8 9 10; do /bin/true $i; done; /bin/echo a | /bin/cat | /usr/bin/tr a b; exit 0"
         )
@@ -204,8 +207,8 @@ def test_short_calls_are_all_seen_by_events(tmp_path: Path) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.skipif(not ROOT, reason="BPF needs root")
-def test_a_burst_is_told_while_it_happens(tmp_path: Path) -> None:
-    with running_daemon(tmp_path, "libbpf", burst_bytes=8 << 20) as rig:
+def test_a_burst_is_told_while_it_happens(tmp_path: Path, loader: Loader) -> None:
+    with running_daemon(tmp_path, loader, burst_bytes=8 << 20) as rig:
         program = "import time; time.sleep(0.3); a = bytearray(300 << 20); time.sleep(1.5)"
         run = rig.popen("run", "--session", "s1", "--", "sh", "-c", f"{sys.executable} -c '{program}'; true")
         rig.sink.wait_for(lambda records: any(isinstance(record, MemBurst) for record in records))
@@ -345,11 +348,12 @@ def test_a_killed_collector_leaves_sessions_that_the_next_one_reports(tmp_path: 
                 session.wait(20)
 
 
-def test_it_is_small(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", ["auto", BCC])
+def test_it_is_small(tmp_path: Path, chosen: str) -> None:
     """The goal is 40 MB of resident memory."""
     with RecordSink(tmp_path / "link.sock") as sink:
         collector = subprocess.Popen(
-            [TIDEGATE, "collect", "--cgroup-root", new_root_name()],
+            [TIDEGATE, "collect", "--loader", chosen, "--cgroup-root", new_root_name()],
             env=environment_for(tmp_path),
             stderr=subprocess.DEVNULL,
         )

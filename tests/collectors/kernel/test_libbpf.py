@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bpf import needs_root
+from tests.support.bpf import Loader, needs_root
 from tidegate_collectors.kernel import bpf_layout as layout
 from tidegate_collectors.kernel import build
 from tidegate_collectors.kernel.bpf_probes import probe_bpf
 from tidegate_collectors.kernel.bpf_reasons import explain, missing_capabilities
-from tidegate_collectors.kernel.libbpf import BpfError, BpfObject, enable_run_time_stats
+from tidegate_collectors.kernel.bpf_syscall import BpfCalls
+from tidegate_collectors.kernel.libbpf import BpfError, BpfObject
 
 pytestmark = pytest.mark.kernel
 
@@ -129,7 +130,7 @@ def test_a_tracepoint_that_this_kernel_lacks_is_named(tmp_path: Path) -> None:
 
 @needs_root
 def test_run_time_statistics_can_be_switched() -> None:
-    descriptor = enable_run_time_stats()
+    descriptor = BpfCalls().enable_stats()
     os.close(descriptor)
 
 
@@ -157,7 +158,7 @@ def test_probes_tell_of_this_kernel() -> None:
 _PROBE = "from tidegate_collectors.kernel.bpf_probes import probe_bpf\nfor c in probe_bpf(): print(c.name, c.reason)"
 
 
-def _unprivileged(code: str, *capabilities: str) -> subprocess.CompletedProcess[str]:
+def _unprivileged(code: str, *capabilities: str, argument: str = "") -> subprocess.CompletedProcess[str]:
     rights = ",".join(f"+{name}" for name in capabilities)
     granted = ["--inh-caps", rights, "--ambient-caps", rights] if rights else []
     command = [
@@ -171,6 +172,7 @@ def _unprivileged(code: str, *capabilities: str) -> subprocess.CompletedProcess[
         sys.executable,
         "-c",
         code,
+        argument,
     ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/")
 
@@ -186,9 +188,10 @@ def test_without_rights_probes_say_which_are_missing() -> None:
 
 
 _OBSERVE = """
+import sys
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
 try:
-    observer = BpfObserver()
+    observer = BpfObserver(loader=sys.argv[1])
 except OSError as error:
     print("refused", error.errno, error)
 else:
@@ -198,12 +201,12 @@ else:
 
 
 @needs_root
-def test_cap_bpf_and_perfmon_are_enough() -> None:
-    done = _unprivileged(_OBSERVE, "bpf", "perfmon")
+def test_cap_bpf_and_perfmon_are_enough(loader: Loader) -> None:
+    done = _unprivileged(_OBSERVE, "bpf", "perfmon", argument=loader)
     assert done.stdout == "checked True None\n", done.stderr
 
 
 @needs_root
-def test_cap_bpf_alone_is_not_and_it_says_so() -> None:
-    done = _unprivileged(_OBSERVE, "bpf")
+def test_cap_bpf_alone_is_not_and_it_says_so(loader: Loader) -> None:
+    done = _unprivileged(_OBSERVE, "bpf", argument=loader)
     assert done.stdout.startswith(f"refused {errno.EPERM} EPERM: this process lacks CAP_PERFMON;"), done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bpf import needs_root
+from tests.support.bpf import Loader, needs_root
 from tidegate_collectors.kernel import selfcheck
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
 from tidegate_collectors.kernel.libbpf import BpfError
@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.kernel, needs_root]
 
 
 @pytest.fixture(scope="module", params=["rss_stat", "memcg"])
-def observer(request: pytest.FixtureRequest) -> Iterator[BpfObserver]:
-    """Unchecked observers of both sources."""
-    opened = BpfObserver(memory_source=request.param, check=False)
+def observer(request: pytest.FixtureRequest, loader: Loader) -> Iterator[BpfObserver]:
+    """Unchecked observers of both sources, by both loaders."""
+    opened = BpfObserver(loader=loader, memory_source=request.param, check=False)
     yield opened
     opened.close()
 
@@ -82,6 +82,8 @@ def _for(kind: EventKind, **changes: Any) -> Callable[[Event], Event]:
         ({"event": _for(EventKind.CALL, t_us=1)}, "was seen at 1"),
         ({"event": lambda e: e if e.kind is not EventKind.FORK else None}, "ids of a call"),
         ({"event": _for(EventKind.EXIT, a=37)}, "was seen as"),
+        ({"event": _for(EventKind.EXIT, b=5 << 20)}, "at most was seen to have had 5242880"),
+        ({"event": _for(EventKind.CALL, cgroup_id=5)}, "was seen in 5"),
         ({"stats": lambda s: dataclasses.replace(s, anon_bytes=s.anon_bytes // 80)}, "was seen to grow by"),
         ({"stats": lambda s: dataclasses.replace(s, anon_bytes=5 << 20, shmem_bytes=0)}, "was seen to grow by"),
         ({"session": lambda s: dataclasses.replace(s, alive=1)}, "still counted"),

@@ -38,8 +38,8 @@ struct tg_change {
 	u32 is_growth; /* allocated or freed just now; else only moved between accounts, which is no burst */
 };
 
-/* Books a change of one kind of memory. A global function, so that the verifier sees it once and not in each program. */
-__attribute__((noinline)) int book(struct tg_change *change)
+/* Books a change of one kind of memory. */
+TG_GLOBAL int book(struct tg_change *change)
 {
 	struct tg_config *c = settings();
 	if (!c || !change || change->member >= TG_MEMBERS || !change->bytes)
@@ -88,7 +88,7 @@ static __always_inline void book_growth(struct tg_tag *to, u32 member, s64 bytes
 /* Adds (sign 1) or takes away (-1) all of `bytes`. */
 static __always_inline void book_all(struct tg_tag *to, const s64 bytes[TG_MEMBERS], s64 sign, bool is_growth)
 {
-#pragma unroll
+	TG_UNROLL
 	for (int i = 0; i < TG_MEMBERS; i++) {
 		struct tg_change change = {to->subject, to->session, sign * bytes[i], i, is_growth};
 		book(&change);

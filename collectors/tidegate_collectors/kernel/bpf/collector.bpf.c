@@ -1,32 +1,25 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only)
 /* Life of the processes of sessions: who they belong to, and when calls begin. See ../bpf_observer.py. */
 #include "kernel_types.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
-#include <bpf/bpf_core_read.h>
+#include "loader.h"
 #include "collector.h"
 #include "maps.h"
 #include "accounts.h"
 #include "memory.h"
 #include "sched.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+TG_LICENSE("Dual BSD/GPL");
 TG_MARK_SOURCE;
 
-u64 next_call = 1ULL << 32; /* subjects below are the daemon's */
-
-struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
-void bpf_task_release(struct task_struct *task) __ksym __weak;
-
-static const struct tg_stats no_stats;
+TG_KFUNC(bpf_task_from_pid, struct task_struct *, s32 pid);
+TG_KFUNC(bpf_task_release, void, struct task_struct *task);
 
 static __always_inline u64 cgroup_of(struct task_struct *task)
 {
 	return task->cgroups->dfl_cgrp->kn->id;
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+TG_PROGRAM(on_fork, sched_process_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct tg_process *p = process_of(parent->tgid);
 	if (!p || child->pid != child->tgid)
@@ -45,7 +38,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		}
 	}
 	u32 tgid = child->tgid;
-	if (bpf_map_update_elem(&processes, &tgid, &new, BPF_ANY)) {
+	if (bpf_map_update_elem(MAP(processes), &tgid, &new, BPF_ANY)) {
 		count_loss(TG_LOST_MAP);
 		return 0;
 	}
@@ -58,7 +51,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 
 static __always_inline void emit_call(struct tg_process *p, struct task_struct *task)
 {
-	struct tg_call_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	struct tg_call_event *e = bpf_ringbuf_reserve(MAP(events), sizeof(*e), 0);
 	if (!e) {
 		count_loss(TG_LOST_RING);
 		return;
@@ -86,12 +79,17 @@ static __always_inline bool begin_call(struct tg_process *p)
 	struct tg_stats *ses = session_of(p->tag.session);
 	if (!ses) /* forgotten by userspace, which would not free the call's counters either */
 		return false;
+	u32 zero = 0;
+	u64 *begun = bpf_map_lookup_elem(MAP(calls_begun), &zero);
+	struct tg_stats *none = bpf_map_lookup_elem(MAP(no_stats), &zero);
+	if (!begun || !none)
+		return false;
 	struct tg_tag call = {
-		.subject = __sync_fetch_and_add(&next_call, 1),
+		.subject = TG_FIRST_CALL + __sync_fetch_and_add(begun, 1),
 		.session = p->tag.session,
 		.kind = TG_CALL_SUBJECT,
 	};
-	if (bpf_map_update_elem(&subjects, &call.subject, &no_stats, BPF_NOEXIST)) {
+	if (bpf_map_update_elem(MAP(subjects), &call.subject, none, BPF_NOEXIST)) {
 		count_loss(TG_LOST_MAP);
 		return false;
 	}
@@ -107,8 +105,7 @@ static __always_inline bool begin_call(struct tg_process *p)
 	return true;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+TG_PROGRAM(on_exec, sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	struct tg_process *p = process_of(task->tgid);
 	struct tg_config *c = settings();
@@ -139,8 +136,7 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(on_exit, struct task_struct *task)
+TG_PROGRAM(on_exit, sched_process_exit, struct task_struct *task)
 {
 	struct tg_process *p = process_of(task->tgid);
 	struct signal_struct *signal = task->signal;
@@ -188,7 +184,7 @@ static __always_inline int tag_task(struct task_struct *task, struct tg_tag *tag
 	__builtin_memcpy(new.base, new.last, sizeof(new.base));
 	if (c->memory_source == TG_MEMCG)
 		__builtin_memset(new.last, 0, sizeof(new.last));
-	if (bpf_map_update_elem(&processes, &tgid, &new, BPF_NOEXIST)) {
+	if (bpf_map_update_elem(MAP(processes), &tgid, &new, BPF_NOEXIST)) {
 		count_loss(TG_LOST_MAP);
 		return -7;
 	}
@@ -197,13 +193,13 @@ static __always_inline int tag_task(struct task_struct *task, struct tg_tag *tag
 	return 0;
 }
 
-SEC("tp_btf/cgroup_attach_task")
-int BPF_PROG(on_attach, struct cgroup *to, const char *path, struct task_struct *task, bool threadgroup)
+TG_PROGRAM(on_attach, cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *task,
+	   bool threadgroup)
 {
 	if (to->root->hierarchy_id) /* a v1 hierarchy; ids of cgroups are unique only within theirs */
 		return 0;
 	u64 id = to->kn->id;
-	struct tg_tag *tag = bpf_map_lookup_elem(&tracked, &id);
+	struct tg_tag *tag = bpf_map_lookup_elem(MAP(tracked), &id);
 	if (!tag)
 		return 0;
 	tag_task(task, tag);
@@ -211,8 +207,7 @@ int BPF_PROG(on_attach, struct cgroup *to, const char *path, struct task_struct 
 	return 0;
 }
 
-SEC("tp_btf/mark_victim")
-int BPF_PROG(on_victim, struct task_struct *task)
+TG_PROGRAM(on_victim, mark_victim, struct task_struct *task)
 {
 	struct tg_process *p = process_of(task->tgid);
 	if (!p)
@@ -224,8 +219,7 @@ int BPF_PROG(on_victim, struct task_struct *task)
 	return 0;
 }
 
-SEC("syscall")
-int tag_process(struct tg_tag_request *request)
+TG_SYSCALL(tag_process, struct tg_tag_request *request)
 {
 	struct task_struct *task = bpf_task_from_pid(request->pid);
 	if (!task) {
@@ -243,20 +237,19 @@ int tag_process(struct tg_tag_request *request)
  * learnt from a per-CPU map of ours, whose nominal address the kernel keeps and whose copies the helper finds. Without
  * it, small programs are only less exact.
  */
-SEC("syscall")
-int learn_cpus(void *context)
+TG_SYSCALL(learn_cpus, void *context)
 {
-	void *map = &losses;
+	void *map = MAP(losses);
 	u64 map_address = 0, nominal = 0;
 	u32 zero = 0;
-	struct tg_cpus *cpus = bpf_map_lookup_elem(&cpu_offsets, &zero);
+	struct tg_cpus *cpus = bpf_map_lookup_elem(MAP(cpu_offsets), &zero);
 	bpf_probe_read_kernel(&map_address, sizeof(map_address), &map); /* the pointer, as a number */
 	bpf_probe_read_kernel(&nominal, sizeof(nominal),
 			      (void *)(map_address + bpf_core_field_offset(struct bpf_array, pptrs)));
 	if (!cpus || !nominal)
 		return 0;
 	for (u32 cpu = 0; cpu < TG_MAX_SUMMED_CPUS; cpu++) {
-		void *copy = bpf_map_lookup_percpu_elem(&losses, &zero, cpu);
+		void *copy = bpf_map_lookup_percpu_elem(MAP(losses), &zero, cpu);
 		u64 address = 0;
 		if (!copy)
 			break;

@@ -13,6 +13,7 @@
 #define TG_MAX_SUBJECTS 8192
 #define TG_MAX_SESSIONS 1024
 #define TG_MAX_SUMMED_CPUS 128
+#define TG_FIRST_CALL (1ULL << 32) /* subjects below are the daemon's */
 
 enum tg_event_kind {
 	TG_FORK = 1,

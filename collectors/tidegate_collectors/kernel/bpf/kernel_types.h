@@ -47,6 +47,10 @@ enum {
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
+#ifdef TG_BCC
+#include "kernel_layout.h" /* made by ../bcc_compile.py: the types below as they are in the running kernel */
+#else
+
 /* Values are placeholders: bpf_core_enum_value() puts the running kernel's own in. */
 enum node_stat_item { NR_ANON_MAPPED = 17, NR_FILE_MAPPED = 18, NR_SHMEM = 22 };
 
@@ -109,6 +113,8 @@ struct linux_binprm;
 struct pt_regs;
 
 #pragma clang attribute pop
+
+#endif /* TG_BCC */
 
 #define PF_KTHREAD 0x00200000
 #define PF_MEMALLOC 0x00000800

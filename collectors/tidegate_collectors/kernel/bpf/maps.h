@@ -4,84 +4,23 @@
 
 /* All hashes are preallocated: an insert in the middle of a fork storm must not depend on the allocator. */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct tg_config);
-} config SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MAX_SUBJECTS);
-	__type(key, u64); /* v2 cgroup id */
-	__type(value, struct tg_tag);
-} tracked SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MAX_PROCESSES);
-	__type(key, u32); /* tgid */
-	__type(value, struct tg_process);
-} processes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MAX_SUBJECTS);
-	__type(key, u64);
-	__type(value, struct tg_stats);
-} subjects SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MAX_SESSIONS);
-	__type(key, u64); /* the runtime's subject */
-	__type(value, struct tg_stats);
-} sessions SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MAX_SUBJECTS);
-	__type(key, u64); /* cgroup id in the hierarchy of the memory controller */
-	__type(value, struct tg_tag);
-} memcgs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct tg_thread);
-} threads SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct tg_running);
-} running SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TG_LOSSES);
-	__type(key, u32);
-	__type(value, u64);
-} losses SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct tg_cpus);
-} cpu_offsets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} events SEC(".maps");
+TG_MAP(config, BPF_MAP_TYPE_ARRAY, 1, u32, struct tg_config);
+TG_MAP(tracked, BPF_MAP_TYPE_HASH, TG_MAX_SUBJECTS, u64, struct tg_tag); /* by v2 cgroup id */
+TG_MAP(processes, BPF_MAP_TYPE_HASH, TG_MAX_PROCESSES, u32, struct tg_process); /* by tgid */
+TG_MAP(subjects, BPF_MAP_TYPE_HASH, TG_MAX_SUBJECTS, u64, struct tg_stats);
+TG_MAP(sessions, BPF_MAP_TYPE_HASH, TG_MAX_SESSIONS, u64, struct tg_stats); /* by the runtime's subject */
+TG_MAP(memcgs, BPF_MAP_TYPE_HASH, TG_MAX_SUBJECTS, u64, struct tg_tag); /* by id in the memory controller's hierarchy */
+TG_TASK_STORAGE(threads, struct tg_thread);
+TG_MAP(running, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct tg_running);
+TG_MAP(losses, BPF_MAP_TYPE_PERCPU_ARRAY, TG_LOSSES, u32, u64);
+TG_MAP(cpu_offsets, BPF_MAP_TYPE_ARRAY, 1, u32, struct tg_cpus);
+TG_MAP(no_stats, BPF_MAP_TYPE_ARRAY, 1, u32, struct tg_stats); /* never written: too large for the stack */
+TG_MAP(calls_begun, BPF_MAP_TYPE_ARRAY, 1, u32, u64);
+TG_RING(events, 1 << 20);
 
 static __always_inline void count_loss(u32 where)
 {
-	u64 *n = bpf_map_lookup_elem(&losses, &where);
+	u64 *n = bpf_map_lookup_elem(MAP(losses), &where);
 	if (n)
 		*n += 1;
 }
@@ -89,22 +28,22 @@ static __always_inline void count_loss(u32 where)
 static __always_inline struct tg_config *settings(void)
 {
 	u32 zero = 0;
-	return bpf_map_lookup_elem(&config, &zero);
+	return bpf_map_lookup_elem(MAP(config), &zero);
 }
 
 static __always_inline struct tg_process *process_of(u32 tgid)
 {
-	return bpf_map_lookup_elem(&processes, &tgid);
+	return bpf_map_lookup_elem(MAP(processes), &tgid);
 }
 
 static __always_inline struct tg_stats *subject_of(u64 id)
 {
-	return bpf_map_lookup_elem(&subjects, &id);
+	return bpf_map_lookup_elem(MAP(subjects), &id);
 }
 
 static __always_inline struct tg_stats *session_of(u64 id)
 {
-	return bpf_map_lookup_elem(&sessions, &id);
+	return bpf_map_lookup_elem(MAP(sessions), &id);
 }
 
 /* Adds to both accounts of a process: its subject's and its session's. */
@@ -120,7 +59,7 @@ static __always_inline struct tg_stats *session_of(u64 id)
 static __always_inline void emit(u32 kind, u64 t_ns, u64 subject, u32 pid, u32 ppid, u64 a, u64 b, u64 cgroup_id,
 				 const char *comm)
 {
-	struct tg_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	struct tg_event *e = bpf_ringbuf_reserve(MAP(events), sizeof(*e), 0);
 	if (!e) {
 		count_loss(TG_LOST_RING);
 		return;

@@ -18,49 +18,37 @@
 static __always_inline s64 mm_counter(struct mm_struct *mm, u32 member, u32 page_shift)
 {
 	s64 pages = 0;
-	u64 at = (u64)mm + bpf_core_field_offset(mm->rss_stat) +
+	u64 at = (u64)mm + bpf_core_field_offset(struct mm_struct, rss_stat) +
 		 member * bpf_core_type_size(struct percpu_counter) +
 		 bpf_core_field_offset(struct percpu_counter, count);
 	bpf_probe_read_kernel(&pages, sizeof(pages), (void *)at);
 	return pages > 0 ? pages << page_shift : 0;
 }
 
-struct tg_sum {
-	u64 parts; /* nominal address of a counter's per-CPU parts */
-	s64 pages;
-};
-
-static long add_part(u32 cpu, struct tg_sum *sum)
-{
-	u32 zero = 0;
-	struct tg_cpus *cpus = bpf_map_lookup_elem(&cpu_offsets, &zero);
-	s32 part = 0;
-	if (!cpus || cpu >= TG_MAX_SUMMED_CPUS)
-		return 1;
-	bpf_probe_read_kernel(&part, sizeof(part), (void *)(sum->parts + cpus->offset[cpu]));
-	sum->pages += part;
-	return 0;
-}
-
 /* Counters with the part that each CPU has not yet handed in. Too dear for each event. */
-__attribute__((noinline)) int exact_counters(struct tg_reading *out)
+TG_GLOBAL int exact_counters(struct tg_reading *out)
 {
 	struct tg_config *c = settings();
 	u32 zero = 0;
-	struct tg_cpus *cpus = bpf_map_lookup_elem(&cpu_offsets, &zero);
+	struct tg_cpus *cpus = bpf_map_lookup_elem(MAP(cpu_offsets), &zero);
 	if (!c || !out || !cpus)
 		return 0;
-#pragma unroll
+	TG_UNROLL
 	for (int member = 0; member < TG_MEMBERS; member++) {
-		struct tg_sum sum = {};
+		s64 pages = 0;
+		u64 parts = 0; /* nominal address of what each CPU keeps */
 		u64 counter = out->mm + bpf_core_field_offset(struct mm_struct, rss_stat) +
 			      member * bpf_core_type_size(struct percpu_counter);
-		bpf_probe_read_kernel(&sum.pages, sizeof(sum.pages),
+		bpf_probe_read_kernel(&pages, sizeof(pages),
 				      (void *)(counter + bpf_core_field_offset(struct percpu_counter, count)));
-		bpf_probe_read_kernel(&sum.parts, sizeof(sum.parts),
+		bpf_probe_read_kernel(&parts, sizeof(parts),
 				      (void *)(counter + bpf_core_field_offset(struct percpu_counter, counters)));
-		bpf_loop(cpus->count, add_part, &sum, 0);
-		out->of[member] = sum.pages > 0 ? sum.pages << c->page_shift : 0;
+		for (u32 cpu = 0; cpu < TG_MAX_SUMMED_CPUS && cpu < cpus->count; cpu++) {
+			s32 part = 0;
+			bpf_probe_read_kernel(&part, sizeof(part), (void *)(parts + cpus->offset[cpu]));
+			pages += part;
+		}
+		out->of[member] = pages > 0 ? pages << c->page_shift : 0;
 	}
 	return 0;
 }
@@ -80,7 +68,7 @@ static __always_inline void start_from(struct tg_process *p, struct mm_struct *m
 static __always_inline void contribution(struct tg_process *p, struct tg_config *c, s64 out[TG_MEMBERS])
 {
 	bool absolute = c->memory_source == TG_RSS_STAT;
-#pragma unroll
+	TG_UNROLL
 	for (int i = 0; i < TG_MEMBERS; i++)
 		out[i] = p->last[i] - (absolute ? p->base[i] : 0);
 }
@@ -137,7 +125,7 @@ static __always_inline void account_exit(struct tg_process *p, struct tg_config 
 {
 	if (c->memory_source != TG_RSS_STAT)
 		return;
-#pragma unroll
+	TG_UNROLL
 	for (int i = 0; i < TG_MEMBERS; i++) {
 		/* A child that gave back what it shared with its parent never had less than nothing. */
 		s64 bytes = now->of[i] > p->base[i] ? now->of[i] : p->base[i];
@@ -146,8 +134,7 @@ static __always_inline void account_exit(struct tg_process *p, struct tg_config 
 	}
 }
 
-SEC("tp_btf/rss_stat")
-int BPF_PROG(on_rss_stat, struct mm_struct *mm, int raw_member)
+TG_PROGRAM(on_rss_stat, rss_stat, struct mm_struct *mm, int raw_member)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct tg_process *p = process_of(task->tgid);
@@ -181,13 +168,12 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int raw_member)
 static __always_inline void book_by_memcg(struct mem_cgroup *memcg, u32 member, s64 delta)
 {
 	u64 id = memcg->css.cgroup->kn->id;
-	struct tg_tag *tag = bpf_map_lookup_elem(&memcgs, &id);
+	struct tg_tag *tag = bpf_map_lookup_elem(MAP(memcgs), &id);
 	if (tag)
 		book_growth(tag, member, delta);
 }
 
-SEC("tp_btf/mod_memcg_lruvec_state")
-int BPF_PROG(on_memcg_stat, struct mem_cgroup *memcg, int item, int pages)
+TG_PROGRAM(on_memcg_stat, mod_memcg_lruvec_state, struct mem_cgroup *memcg, int item, int pages)
 {
 	u32 member;
 	if (item == bpf_core_enum_value(enum node_stat_item, NR_ANON_MAPPED))

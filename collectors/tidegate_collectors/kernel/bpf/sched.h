@@ -6,7 +6,7 @@
 static __always_inline struct tg_running *running_here(void)
 {
 	u32 zero = 0;
-	return bpf_map_lookup_elem(&running, &zero);
+	return bpf_map_lookup_elem(MAP(running), &zero);
 }
 
 /* Ends the open slice of this CPU, if it belongs to a subject. */
@@ -29,23 +29,21 @@ static __always_inline void open_slice(struct tg_running *r, struct tg_tag *tag,
 
 static __always_inline void enqueue(struct task_struct *task, u64 now)
 {
-	struct tg_thread *t = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct tg_thread *t = bpf_task_storage_get(MAP(threads), task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (t)
 		t->enqueued_ns = now;
 	else
 		count_loss(TG_LOST_MAP);
 }
 
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(on_wakeup, struct task_struct *task)
+TG_PROGRAM(on_wakeup, sched_wakeup, struct task_struct *task)
 {
 	if (process_of(task->tgid))
 		enqueue(task, bpf_ktime_get_ns());
 	return 0;
 }
 
-SEC("tp_btf/sched_wakeup_new")
-int BPF_PROG(on_wakeup_new, struct task_struct *task)
+TG_PROGRAM(on_wakeup_new, sched_wakeup_new, struct task_struct *task)
 {
 	if (process_of(task->tgid))
 		enqueue(task, bpf_ktime_get_ns());
@@ -112,11 +110,11 @@ static __always_inline void process_gone(struct tg_process *p, struct task_struc
 		}
 	}
 	emit(TG_EXIT, p->exit_ns, p->tag.subject, tgid, p->ppid, p->status, p->hiwater, p->exit_cgroup, task->comm);
-	bpf_map_delete_elem(&processes, &tgid);
+	bpf_map_delete_elem(MAP(processes), &tgid);
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+TG_PROGRAM(on_switch, sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
+	   unsigned int prev_state)
 {
 	struct tg_running *r = running_here();
 	struct tg_process *p;
@@ -148,7 +146,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	open_slice(r, &p->tag, now);
 	struct tg_stats *sub = subject_of(p->tag.subject), *ses = session_of(p->tag.session);
 	COUNT(sub, ses, switches, 1);
-	t = bpf_task_storage_get(&threads, next, 0, 0);
+	t = bpf_task_storage_get(MAP(threads), next, 0, 0);
 	if (!t || !t->enqueued_ns)
 		return 0;
 	u64 waited = now > t->enqueued_ns ? now - t->enqueued_ns : 0;
