@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
@@ -14,66 +15,80 @@ from starlette.responses import Response, StreamingResponse
 from tidegate._version import __version__
 from tidegate.exporters.jsonl import export_lines
 from tidegate.fold import EVENT_TYPE_NAMES, EventView, views
-from tidegate.fold.limits import cut_deep, short_id
-from tidegate.store import EventRow
-from tidegate.web.appstate import app_state
+from tidegate.fold.model import Session
+from tidegate.web.appstate import AppState, app_state
 from tidegate.web.definitions import DEFINITIONS
-from tidegate.web.lookup import find_call, find_session, losses, now_us, run_view
+from tidegate.web.lookup import (
+    find_call,
+    losses,
+    recorded_sources,
+    run_view,
+    session_at,
+    sources_of,
+    span,
+    stored_event,
+)
 from tidegate.web.responses import json_response
+from tidegate.web.shown import Shown, run_of, shown_of
 
 router: Final = APIRouter(prefix="/api")
 
 MAX_EVENTS: Final = 1000
 """Events of one session in one answer, the newest."""
 
-_SESSION_EVENTS: Final = EVENT_TYPE_NAMES - {"call.start", "call.end", "loss", "run.meta", "run.end"}
+SESSION_EVENTS: Final = EVENT_TYPE_NAMES - {"call.start", "call.end", "loss", "run.meta", "run.end"}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @router.get("/state")
 async def whole_state(request: Request) -> Response:
     """Everything that the Live page shows."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    state.hub.wake()
+    app = app_state(request.scope)
+    shown = await shown_of(request)
+    if shown.live:
+        app.hub.wake()
     view = views.state_view(
-        state.state, now_us=now_us(state), sources=state.sources(), replay=state.replay, run=run_view(state, opened)
+        shown.state, now_us=shown.at_us, sources=sources_of(app, shown), replay=not shown.writing, run=run_view(shown)
     )
-    return json_response(view)
+    return json_response({**view, "playhead": shown.playhead()})
 
 
 @router.get("/sessions/{session_id}")
 async def one_session(request: Request, session_id: str) -> Response:
-    """A session with its calls, its events and the processes of its runtime."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    session = find_session(state, session_id)
-    reads, run = opened.store.reads, opened.run.id
-    rows = await reads.events(run, session=session.id, types=_SESSION_EVENTS, limit=MAX_EVENTS)
-    rows += await losses(opened, session)
-    rows.sort(key=lambda row: row.ord)
+    """A session with its calls, its events and the processes of its runtime; ``session`` is null before it began."""
+    shown = await shown_of(request)
+    now, last = await session_at(shown, session_id)
     return json_response(
         {
-            "session": views.session_view(session),
-            "calls": views.call_views(session),
-            "events": [_event(row) for row in rows],
-            "processes": views.processes_view(session.processes),
+            "session": None if now is None else views.session_view(now),
+            "calls": [] if now is None else views.call_views(now),
+            "events": [] if now is None else await _events(shown, now),
+            "processes": [] if now is None else views.processes_view(now.processes),
+            "span": span(now, last),
+            "playhead": shown.playhead(),
         }
     )
+
+
+async def _events(shown: Shown, session: Session) -> list[EventView]:
+    reads, run = shown.store.reads, shown.run.id
+    rows = await reads.events(run, session=session.id, types=SESSION_EVENTS, limit=MAX_EVENTS, before_ord=shown.ord + 1)
+    rows += await losses(reads, run, session, to_ord=shown.ord)
+    rows.sort(key=lambda row: row.ord)
+    return [stored_event(row) for row in rows]
 
 
 @router.get("/sessions/{session_id}/calls/{call_id}")
 async def one_call(request: Request, session_id: str, call_id: str) -> Response:
     """A call with its processes and the calls around it."""
-    state = app_state(request.scope)
-    await state.loaded()
-    session = find_session(state, session_id)
-    call = find_call(session, call_id)
+    shown = await shown_of(request)
+    session, last = await session_at(shown, session_id)
+    call = find_call(session, call_id, last)
     return json_response(
         {
             "call": views.call_view(call),
             "processes": views.processes_view(call.processes),
-            "neighbours": views.neighbours(session, call),
+            "neighbours": views.neighbours(session or last, call),
         }
     )
 
@@ -81,40 +96,54 @@ async def one_call(request: Request, session_id: str, call_id: str) -> Response:
 @router.get("/capabilities")
 async def capabilities(request: Request) -> Response:
     """What the collectors can do here, each found by trying: of the connected ones, else the last word of the run."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    found: list[dict[str, Any]] = opened.live.link.capabilities() if opened.live is not None else []
+    shown = await shown_of(request)
+    opened = await app_state(request.scope).loaded()
+    found: list[dict[str, Any]] = []
+    if shown.live and opened.live is not None:
+        found = opened.live.link.capabilities()
     if not found:
-        found = [{**msgspec.structs.asdict(view), "src": ""} for view in views.capability_views(state.state)]
+        found = [{**msgspec.structs.asdict(view), "src": ""} for view in views.capability_views(shown.state)]
     return json_response({"capabilities": found})
 
 
 @router.get("/status")
 async def status(request: Request) -> Response:
-    """How Tidegate itself is doing. Figures of ingest and link are null in a replay, which has neither."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
+    """How Tidegate itself is doing, and what is known of the run that is shown.
+
+    Figures of ingest and link are null in a replay, which has neither. Losses, hosts and unknown types are those of the
+    run that is shown; all else is of this backend, whichever run is shown.
+    """
+    app = app_state(request.scope)
+    shown = await shown_of(request)
+    opened = await app.loaded()
     live = opened.live
     sizes = await opened.store.reads.sizes()
     return json_response(
         {
-            "run": run_view(state, opened),
+            "run": run_view(shown),
+            "playhead": shown.playhead(),
             "version": __version__,
-            "started_us": state.started_us,
-            "now_us": now_us(state),
-            "replay": state.replay,
+            "started_us": app.started_us,
+            "now_us": time.time_ns() // 1000 if live is not None else shown.at_us,
+            "replay": app.replay,
             "store": sizes,
-            "ingest": {**live.ingest.status(), "waiting": state.feed.waiting} if live is not None else None,
+            "ingest": {**live.ingest.status(), "waiting": app.feed.waiting} if live is not None else None,
             "link": {"path": str(live.link.path), "listening": live.link.listening} if live is not None else None,
-            "sources": state.sources(),
-            "stream": state.hub.status(),
-            "lost": views.lost_view(state.state),
-            "hosts": [views.host_view(host) for host in state.state.hosts.values()],
-            "unknown_types": state.state.unknown_types,
-            "process": state.cost.read(),
-            "report": opened.report,
+            "sources": app.sources() if live is not None else recorded_sources(shown.state),
+            "stream": {**app.hub.status(), "players": len(request.app.state.players)},
+            "lost": views.lost_view(shown.state),
+            "hosts": [views.host_view(host) for host in shown.state.hosts.values()],
+            "unknown_types": shown.state.unknown_types,
+            "process": app.cost.read(),
+            "report": opened.report if shown.default else await _report(app, shown),
         }
     )
+
+
+async def _report(app: AppState, shown: Shown) -> dict[str, Any] | None:
+    """What was found wrong when the run was imported."""
+    library, _ = app.runs()
+    return await library.report(await library.open(shown.run.id))
 
 
 @router.get("/definitions")
@@ -125,16 +154,15 @@ async def definitions() -> Response:
 
 @router.get("/export")
 async def export(request: Request, session: Annotated[str | None, Query(max_length=4096)] = None) -> Response:
-    """The run, or one session of it, as JSON lines to download."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    chunks = export_lines(opened.store.reads, opened.run.id, session=session or None)
+    """The run, or one session of it, as JSON lines to download. All of it, whichever instant is shown."""
+    found = await run_of(request)
+    chunks = export_lines(found.store.reads, found.run.id, session=session or None)
     try:
         # The first chunk is read here, so that a session that does not exist is a 404 and not a broken download.
         first = await anext(chunks)
     except StopAsyncIteration:
         first = b""
-    name = "-".join(part for part in ("tidegate", opened.run.id, session) if part)
+    name = "-".join(part for part in ("tidegate", found.run.id, session) if part)
     headers = {
         "cache-control": "no-store",
         "content-disposition": f'attachment; filename="{safe_name(name)}.jsonl"',
@@ -157,9 +185,3 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
     yield first
     async for chunk in rest:
         yield chunk
-
-
-def _event(row: EventRow) -> EventView:
-    body = {name: cut_deep(value) for name, value in row.body.items()}
-    session, call = (None if value is None else short_id(value) for value in (row.session, row.call))
-    return EventView(ord=row.ord, t_us=row.t_us, type=row.type, session=session, call=call, body=body)

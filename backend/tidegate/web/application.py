@@ -9,9 +9,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidegate.web import api, errors, pages, series, stream
+from tidegate.web import api, errors, pages, playhead_api, retention_api, runs_api, series, stream
 from tidegate.web.appstate import AppState
+from tidegate.web.player_stream import Players
 from tidegate.web.security import CrossOriginCheck, HostCheck, LoginRequired, SecurityHeaders
+from tidegate.web.shown import KeepOpen, Positions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -39,7 +41,7 @@ class _Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         state = self.tidegate_state
-        app: ASGIApp = super().build_middleware_stack()
+        app: ASGIApp = KeepOpen(super().build_middleware_stack())
         app = LoginRequired(app, state.sessions)
         app = CrossOriginCheck(app)
         app = HostCheck(app, state.settings.allowed_hosts)
@@ -56,7 +58,12 @@ def create_app(state: AppState, lifespan: Lifespan | None = None) -> FastAPI:
     app = _Application(title="Tidegate", lifespan=lifespan, **kwargs)
     app.tidegate_state = state
     app.state.tidegate = state
+    app.state.positions = Positions(state)
+    app.state.players = Players()
+    state.hub.on_close.append(app.state.players.close)
+    app.state.marks = playhead_api.MarksCache()
     errors.install(app)
-    for router in (pages.router, stream.router, series.router, api.router):
-        app.include_router(router)
+    # The last one answers whatever else there is below /api/.
+    for module in (pages, stream, series, playhead_api, runs_api, retention_api, api):
+        app.include_router(module.router)
     return app

@@ -15,6 +15,8 @@ from tidegate.web.cost import OwnCost
 if TYPE_CHECKING:
     from tidegate.fold import State
     from tidegate.ingest import Ingest, LinkServer
+    from tidegate.runs.jobs import Jobs
+    from tidegate.runs.library import Library
     from tidegate.store import Run, Store
     from tidegate.web.feed import Feed
     from tidegate.web.hub import Hub
@@ -33,7 +35,7 @@ class Live:
 
 @dataclass(slots=True)
 class Opened:
-    """The run that is shown."""
+    """The run that is shown by default."""
 
     store: Store
     run: Run
@@ -56,6 +58,10 @@ class AppState:
     hub: Hub = field(init=False)
     pages: Pages = field(init=False)
     opened: Opened | None = None
+    library: Library | None = None
+    """All runs that there are; there when ``opened`` is."""
+    jobs: Jobs | None = None
+    """Imports under way; there when ``opened`` is."""
     records_read: int | None = None
     """Of a recording that is still being read, how many records so far."""
     cost: OwnCost = field(default_factory=OwnCost)
@@ -73,11 +79,24 @@ class AppState:
             UnavailableError: the backend is not open, or its recording is still being read.
         """
         if self.opened is None:
-            if self.records_read is not None:
-                raise UnavailableError(f"the recording is being read: {self.records_read:,} records so far; try again")
-            raise UnavailableError("the backend is starting or ending; try again")
+            raise UnavailableError(self._why_not_open())
         await self.feed.loaded.wait()
         return self.opened
+
+    def runs(self) -> tuple[Library, Jobs]:
+        """The runs and the imports; unlike :meth:`loaded` it does not wait for the fold.
+
+        Raises:
+            UnavailableError: the backend is not open, or its recording is still being read.
+        """
+        if self.library is None or self.jobs is None:
+            raise UnavailableError(self._why_not_open())
+        return self.library, self.jobs
+
+    def _why_not_open(self) -> str:
+        if self.records_read is not None:
+            return f"the recording is being read: {self.records_read:,} records so far; try again"
+        return "the backend is starting or ending; try again"
 
     def sources(self) -> list[dict[str, Any]]:
         """The collectors, whether they are connected, and when they last said something."""

@@ -26,9 +26,9 @@ def _help(text: str) -> dict[str, str]:
 class NavItem:
     """One entry of the main navigation."""
 
-    key: str = field(metadata=_help("the page's key: live, sessions, definitions, status"))
+    key: str = field(metadata=_help("the page's key: live, sessions, runs, definitions, status"))
     label: str = field(metadata=_help("what people read"))
-    href: str = field(metadata=_help("absolute path"))
+    href: str = field(metadata=_help("absolute path, with the run and the instant where they are not the usual ones"))
     current: bool = field(metadata=_help("whether this page, or a page below it, is shown"))
 
 
@@ -36,12 +36,25 @@ class NavItem:
 class BaseContext:
     """Fields that every page has."""
 
-    page: str = field(metadata=_help("the page's key: live, sessions, session, definitions, status, login, error"))
+    page: str = field(
+        metadata=_help("the page's key: live, sessions, session, runs, definitions, status, login, error")
+    )
     title: str = field(metadata=_help("title of the page, without the product's name"))
     nav: Sequence[NavItem] = field(metadata=_help("the main navigation; empty on the login page"))
     run_id: str = field(metadata=_help("id of the run that is shown; empty when not logged in"))
     run_title: str = field(metadata=_help("the run's name for people; falls back to its id"))
-    replay: bool = field(metadata=_help("true when a recording is shown: nothing can be controlled"))
+    run_kind: str = field(metadata=_help("live, recorded, imported or modelled; empty when not logged in"))
+    replay: bool = field(metadata=_help("true when the run is not being written: nothing can be controlled"))
+    following: bool = field(metadata=_help("true when the live run is shown as it goes on"))
+    at_us: int | None = field(
+        metadata=_help("the instant that was asked for, microseconds UTC; None when live and at the end of a run")
+    )
+    query: str = field(
+        metadata=_help(
+            "query string without ? that shows the same run and instant again, percent-encoded; empty for what is "
+            "shown without one"
+        )
+    )
     version: str = field(metadata=_help("Tidegate's version"))
     plotly_url: str = field(metadata=_help("path of the Plotly bundle"))
     command: str = field(metadata=_help("absolute path of the tidegate command, for texts that people copy"))
@@ -66,13 +79,20 @@ class SessionsContext(BaseContext):
 class SessionContext(BaseContext):
     """``session.html``: one session; the charts come from /api/sessions/{id} and its series."""
 
-    session: SessionView = field(metadata=_help("SessionView of the session"))
+    session: SessionView | None = field(
+        metadata=_help("SessionView of the session at the instant that is shown; None before it began")
+    )
     session_id: str = field(
         metadata=_help("the session's id; hostile text: in an attribute write {{ session_id|urlencode }}")
     )
     session_path: str = field(
         metadata=_help("the id as one URL path segment, percent-encoded, for links and API paths")
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsContext(BaseContext):
+    """``runs.html``: the list of runs comes from /api/runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +135,7 @@ CONTEXTS: Final[dict[str, type[BaseContext]]] = {
     "live.html": LiveContext,
     "sessions.html": SessionsContext,
     "session.html": SessionContext,
+    "runs.html": RunsContext,
     "definitions.html": DefinitionsContext,
     "status.html": StatusContext,
     "login.html": LoginContext,
@@ -125,15 +146,21 @@ CONTEXTS: Final[dict[str, type[BaseContext]]] = {
 _NAV: Final = (
     ("live", "Live", "/"),
     ("sessions", "Sessions", "/sessions"),
+    ("runs", "Runs", "/runs"),
     ("definitions", "Definitions", "/definitions"),
     ("status", "Health", "/status"),
 )
 
 
-def navigation(page: str) -> list[NavItem]:
-    """The main navigation as seen from ``page``; a session's page lies below Sessions."""
+def navigation(page: str, query: str = "") -> list[NavItem]:
+    """The main navigation as seen from ``page``; a session's page lies below Sessions.
+
+    Args:
+        query: the query string that keeps the run and the instant, see :class:`BaseContext`.
+    """
     here = "sessions" if page == "session" else page
-    return [NavItem(key, label, href, key == here) for key, label, href in _NAV]
+    tail = f"?{query}" if query else ""
+    return [NavItem(key, label, href + tail, key == here) for key, label, href in _NAV]
 
 
 def names(context: BaseContext) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tidegate.fold import views
 from tidegate.web.hub import News
-from tidegate.web.lookup import now_us
 from tidegate.web.responses import encode
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Frames:
         self._told = connected
         if changes.overflow:
             return News(self.ord, None)
-        view = views.frame_view(self._state.state, changes, now_us=now_us(self._state), sources=sources)
+        now_us = self._state.state.last_t_us if self._state.replay else time.time_ns() // 1000
+        view = views.frame_view(self._state.state, changes, now_us=now_us, sources=sources)
         return News(self.ord, encode(view))
 
     def forget(self) -> None:

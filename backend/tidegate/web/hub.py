@@ -154,6 +154,8 @@ class Hub:
         self.dropped_frames = 0
         self.closed = False
         self.subscribers: set[Subscriber] = set()
+        self.on_close: list[Callable[[], None]] = []
+        """Called when all streams are to end: there are other streams than those of the hub."""
 
     @property
     def ord(self) -> int:
@@ -256,6 +258,8 @@ class Hub:
             self._timer = None
         for subscriber in self.subscribers:
             subscriber.close()
+        for close in self.on_close:
+            close()
 
     def _asleep(self) -> bool:
         """Nobody listens, and whoever did is gone too long to resume: no frames are made."""

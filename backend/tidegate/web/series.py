@@ -1,22 +1,20 @@
-"""Charts: samples of the store, brought to the width of the chart. The reckoning is done in a thread."""
+"""Charts of the store, at the width of the screen: always of the whole run, whatever the instant shown."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tidegate.analysis.columns import spans_of
-from tidegate.analysis.series import MAX_PX, SessionInput, host_series, session_series
-from tidegate.fold import views
-from tidegate.fold.model import Session
+from tidegate.analysis.series import MAX_PX
+from tidegate.fold import State
 from tidegate.store import EventRow
-from tidegate.web.appstate import AppState, Opened, app_state
-from tidegate.web.lookup import find_session, losses, now_us
+from tidegate.store.charts import host_chart, session_chart
+from tidegate.web.lookup import end_us, losses, session_at, span, start_us
 from tidegate.web.responses import json_response
+from tidegate.web.shown import shown_of
 
 router: Final = APIRouter(prefix="/api")
 
@@ -39,34 +37,8 @@ def _span(from_us: int | None, to_us: int | None, default: tuple[int, int]) -> t
     return begin, end
 
 
-def _end_us(session: Session) -> int:
-    return session.last_t_us if session.ended_us is None else session.ended_us
-
-
-def _start_us(session: Session) -> int:
-    return _end_us(session) if session.started_us is None else session.started_us
-
-
 def _gaps(rows: list[EventRow]) -> list[tuple[int, int]]:
     return [(row.body["since_us"], row.t_us) for row in rows if isinstance(row.body.get("since_us"), int)]
-
-
-async def _input(opened: Opened, session: Session, from_us: int, to_us: int, *, charts: bool) -> SessionInput:
-    """Samples of a session; only memory unless ``charts``."""
-    reads, run = opened.store.reads, opened.run.id
-    mem = await reads.mem_points(run, session.id, from_us, to_us)
-    more: dict[str, Any] = {}
-    if charts:
-        more["sched"] = await reads.sched_points(run, session.id, from_us, to_us)
-        more["psi"] = await reads.psi_points(run, session.id, from_us, to_us)
-        more["gaps"] = _gaps(await losses(opened, session))
-    return SessionInput(
-        mem=mem,
-        calls=spans_of(views.call_views(session)),
-        ended_us=session.ended_us,
-        silent_is_gap=opened.run.source in ("live", "recorded"),
-        **more,
-    )
 
 
 @router.get("/sessions/{session_id}/series")
@@ -74,31 +46,29 @@ async def one_session(
     request: Request, session_id: str, from_us: Instant = None, to_us: Instant = None, px: Pixels = 1200
 ) -> Response:
     """Memory, run-queue wait and pressure of a session; by default from its start to its end."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    session = find_session(state, session_id)
-    begin, end = _span(from_us, to_us, (_start_us(session), _end_us(session) + 1))
-    data = await _input(opened, session, begin, end, charts=True)
-    series = await asyncio.to_thread(session_series, data, from_us=begin, to_us=end, px=px)
+    shown = await shown_of(request)
+    now, session = await session_at(shown, session_id)
+    whole = span(now, session)
+    begin, end = _span(from_us, to_us, (whole["start_us"], whole["end_us"] + 1))
+    gaps = _gaps(await losses(shown.store.reads, shown.run.id, session))
+    series = await session_chart(shown.store, shown.run, session.id, from_us=begin, to_us=end, px=px, gaps=gaps)
     return json_response(series.to_json())
 
 
 @router.get("/host/series")
 async def host(request: Request, from_us: Instant = None, to_us: Instant = None, px: Pixels = 1200) -> Response:
     """The host's memory and CPU, and the sessions' memory; by default the last ten minutes."""
-    state = app_state(request.scope)
-    opened = await state.loaded()
-    now = now_us(state)
+    shown = await shown_of(request)
+    now = shown.at_us
     begin, end = _span(from_us, to_us, (max(0, now - _HOST_SPAN_US), now + 1))
-    columns = await opened.store.reads.host_points(opened.run.id, begin, end)
-    known = state.state.sessions.values()
-    shown = [session for session in known if _start_us(session) < end and _end_us(session) >= begin]
-    inputs = {
-        session.id: await _input(opened, session, begin, end, charts=False) for session in shown[-MAX_HOST_SESSIONS:]
-    }
-    answer = await asyncio.to_thread(host_series, columns, inputs, from_us=begin, to_us=end, px=px, cpus=_cpus(state))
+    state = await shown.whole()
+    known = state.sessions.values()
+    drawn = [session.id for session in known if start_us(session) < end and end_us(session) >= begin]
+    answer = await host_chart(
+        shown.store, shown.run, drawn[-MAX_HOST_SESSIONS:], from_us=begin, to_us=end, px=px, cpus=_cpus(state)
+    )
     return json_response(answer)
 
 
-def _cpus(state: AppState) -> int | None:
-    return next((host.cpus for host in state.state.hosts.values() if host.cpus), None)
+def _cpus(state: State) -> int | None:
+    return next((host.cpus for host in state.hosts.values() if host.cpus), None)

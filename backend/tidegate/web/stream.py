@@ -7,26 +7,22 @@ server ends is easier to see than one that does so inside a framework's generato
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Request
-from starlette.exceptions import HTTPException
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from tidegate.runs.player import MAX_SPEED, MIN_SPEED
 from tidegate.web.appstate import AppState, app_state
+from tidegate.web.errors import Refusal
 from tidegate.web.hub import Hub, Subscriber
+from tidegate.web.player_stream import EVENT_STREAM, MAX_PLAYERS, Players, PlayerStream, until_gone
+from tidegate.web.shown import run_of, wanted
 
 PING_S: Final = 10.0
-SEND_TIMEOUT_S: Final = 60.0
-"""A client that takes nothing for so long is gone, whatever its socket says."""
 
 _PING: Final = b": ping\n\n"
-_HEADERS: Final = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
 
 router: Final = APIRouter()
 
@@ -43,21 +39,17 @@ class EventStream(Response):
         subscriber = self._hub.subscribe(self._after)
         watcher = asyncio.create_task(_close_on_disconnect(receive, subscriber))
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await send({"type": "http.response.start", "status": 200, "headers": list(EVENT_STREAM)})
             while (data := await subscriber.read(PING_S)) is not None:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await send({"type": "http.response.body", "body": data or _PING, "more_body": True})
+                await send({"type": "http.response.body", "body": data or _PING, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            pass
         finally:
             self._hub.unsubscribe(subscriber)
             watcher.cancel()
 
 
 async def _close_on_disconnect(receive: Receive, subscriber: Subscriber) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await until_gone(receive)
     subscriber.close()
 
 
@@ -69,12 +61,26 @@ def ordinal(text: str | None) -> int | None:
 
 
 @router.get("/api/stream")
-async def stream(request: Request) -> Response:
-    """The stream; ``Last-Event-ID``, or ``?after=`` for a first connection, says what the client has seen."""
-    state: AppState = app_state(request.scope)
-    await state.loaded()
+async def stream(
+    request: Request, speed: Annotated[float, Query(ge=MIN_SPEED, le=MAX_SPEED, allow_inf_nan=False)] = 1.0
+) -> Response:
+    """The stream of the live run; with ``run`` or ``at`` a player of its own for this client.
+
+    ``Last-Event-ID``, or ``?after=`` for a first connection to the live run, says what the client has seen. The id of a
+    player's frame is its instant.
+    """
+    app: AppState = app_state(request.scope)
+    run = await run_of(request)
+    at_us = wanted(request)[1]
     query = request.query_params
-    after = request.headers.get("last-event-id") or query.get("after") or query.get("last_event_id")
-    if state.hub.full:
-        raise HTTPException(503, "Too many streams are open; close some tabs.")
-    return EventStream(state.hub, ordinal(after))
+    last_id = request.headers.get("last-event-id")
+    if at_us is None and run.default:
+        after = last_id or query.get("after") or query.get("last_event_id")
+        if app.hub.full:
+            raise Refusal(503, "Too many streams are open.", "Close some tabs.")
+        return EventStream(app.hub, ordinal(after))
+    players: Players = request.app.state.players
+    if players.full:
+        raise Refusal(503, f"{MAX_PLAYERS} runs are being played already.", "Pause some, or close some tabs.")
+    # A browser that comes back goes on where it was.
+    return PlayerStream(players, run, run.within(max(run.within(at_us), ordinal(last_id) or 0)), speed)

@@ -33,7 +33,8 @@ SESSION_KEYS = words(
 CALL_KEYS = words(
     "session id ordinal tool category command hint hint_bytes boundary pid cgroup_id started_us ended_us state lane "
     "exit_code signal oom duration_us bytes peak_bytes spike_bytes kept_bytes charged_peak_bytes rise_bytes_per_s "
-    "cpu_us wait_us stall_us processes left_behind bursts"
+    "cpu_us wait_us stall_us processes left_behind bursts agent_tool agent_call_id match_confidence match_how "
+    "match_position result_chars agent_failed"
 )
 
 
@@ -65,8 +66,11 @@ async def test_state(web: Backend) -> None:
     body = await web.json("/api/state")
     assert set(body) == {
         "run", "ord", "now_us", "sessions", "hosts", "lost", "sources", "events", "spark", "unknown_types",
+        "playhead",
     }  # fmt: skip
-    assert set(body["run"]) == {"id", "title", "source", "started_us", "ended_us", "replay"}
+    assert set(body["run"]) == {
+        "id", "title", "source", "kind", "started_us", "ended_us", "replay", "writing",
+    }  # fmt: skip
     assert body["run"]["replay"] is False
     assert body["ord"] == web.state.state.ord > 0
     by_id = {session["id"]: session for session in body["sessions"]}
@@ -81,7 +85,7 @@ async def test_state(web: Backend) -> None:
 
 async def test_session(web: Backend) -> None:
     body = await web.json("/api/sessions/s1")
-    assert set(body) == {"session", "calls", "events", "processes"}
+    assert set(body) == {"session", "calls", "events", "processes", "span", "playhead"}
     assert [call["id"] for call in body["calls"]] == ["c1", "c2"]
     assert set(body["calls"][0]) == CALL_KEYS
     types = [event["type"] for event in body["events"]]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from bench._workload import workload
+from tests.backend.fold.test_properties import everything
 from tests.support.backend import T0_US, a_session
-from tidegate.fold import State, apply, fold, views
-from tidegate.store import AnyLine, CommittedBatch
+from tests.support.databases import table_rows
+from tests.support.stored_runs import Line, folded
+from tidegate.errors import StoreError
+from tidegate.fold import State, apply, fold, snapshot, views
+from tidegate.store import AnyLine, Batch, CommittedBatch, NewRun, Run, Store, StoreFullError, open_store, snapshots
 from tidegate.web import feed as feed_module
 from tidegate.web.feed import MAX_WAITING, Feed
 from tidegate_collectors.records import Note, SessionStart
@@ -150,3 +157,109 @@ async def test_what_is_committed_during_a_long_load_is_kept_only_in_part(
     await feed.load(past())
     await feed.close()
     assert ords == list(range(1, 2001))
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+LINES = list(workload(5000, sessions=12))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await open_store(tmp_path / "t.db")
+    yield opened
+    await opened.close()
+
+
+async def commit(store: Store, run: Run, feed: Feed, lines: list[Line]) -> None:
+    for start in range(0, len(lines), 200):
+        part = lines[start : start + 200]
+        feed.on_commit(await store.commit(run, Batch([record for record, _ in part], [line for _, line in part])))
+        await asyncio.sleep(0)
+
+
+def saved(store: Store) -> list[int]:
+    return sorted(row[1] for row in table_rows(store.path, "snapshots"))
+
+
+async def test_a_start_folds_only_what_came_after_the_last_snapshot(store: Store, ords: list[int]) -> None:
+    run = await store.create_run(NewRun(id="r", started_us=T0_US))
+    first = Feed(State(), lambda urgent: None)
+    await first.keep(store, run, every=1000)
+    await first.load(stored([]))
+    await commit(store, run, first, LINES[:4200])
+    async with asyncio.timeout(10):
+        while first.waiting or not saved(store):  # noqa: ASYNC110 - it is saved beside everything else
+            await asyncio.sleep(0.02)
+    # And here it is killed: nobody closes it.
+    ords.clear()
+    second = Feed(State(), lambda urgent: None)
+    await second.keep(store, run, every=1000)
+    begun = second.state.ord
+    assert begun >= 1000 and begun in saved(store)
+    await second.load(store.reads.records(run.id, from_ord=begun + 1))
+    assert ords == list(range(begun + 1, 4201))
+    await commit(store, run, second, LINES[4200:])
+    await second.close()
+    assert everything(second.state) == everything(folded(LINES, len(LINES)))
+    assert saved(store)[-1] == len(LINES)  # the last one is of the end
+
+
+async def test_closing_without_anything_new_saves_nothing(store: Store) -> None:
+    run = await store.create_run(NewRun(id="r", started_us=T0_US))
+    feed = Feed(State(), lambda urgent: None)
+    await feed.keep(store, run)
+    await feed.load(stored([]))
+    await feed.close()
+    assert saved(store) == []
+
+
+async def test_snapshots_of_another_version_are_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await store.create_run(NewRun(id="r", started_us=T0_US))
+    feed = Feed(State(), lambda urgent: None)
+    await feed.keep(store, run, every=500)
+    await feed.load(stored([]))
+    await commit(store, run, feed, LINES[:1000])
+    await feed.close()
+    monkeypatch.setattr(snapshot, "VERSION", snapshot.VERSION + 1)
+    again = Feed(State(), lambda urgent: None)
+    await again.keep(store, run)
+    assert again.state.ord == 0
+    assert saved(store) == []
+    await again.load(store.reads.records(run.id))
+    await again.close()
+    assert saved(store) == [1000]
+    assert everything(again.state) == everything(folded(LINES, 1000))
+
+
+@pytest.mark.parametrize("error", [StoreFullError("the disk is full"), RuntimeError("a defect")])
+async def test_a_snapshot_that_cannot_be_saved_is_tried_again_and_harms_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    monkeypatch.setattr(feed_module, "RETRY_S", 0.05)
+    failures = 2
+    real = snapshots.save
+
+    async def save(target: Store, rows: snapshots.SnapshotRows) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise error
+        await real(target, rows)
+
+    monkeypatch.setattr(snapshots, "save", save)
+    run = await store.create_run(NewRun(id="r", started_us=T0_US))
+    feed = Feed(State(), lambda urgent: None)
+    await feed.keep(store, run, every=300)
+    await feed.load(stored([]))
+    with caplog.at_level(logging.WARNING):
+        for start in range(0, 5000, 1000):
+            await commit(store, run, feed, LINES[start : start + 1000])
+            await asyncio.sleep(0.1)
+    await feed.close()
+    told = [record for record in caplog.records if record.name == feed_module.__name__]
+    assert len(told) == (1 if isinstance(error, StoreError) else 2)
+    assert failures == 0
+    found = State(track=False)
+    assert await snapshots.load(store, run, found)
+    assert everything(found) == everything(feed.state) == everything(folded(LINES, 5000))

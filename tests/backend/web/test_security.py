@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.backend import BASE_URL, Backend, backend
-from tidegate.web.security import COOKIE, CSP, FailureLimit
+from tidegate.web.security import COOKIE, CSP, LANDING, FailureLimit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -120,6 +121,42 @@ async def test_link_from_another_site_logs_in_by_a_page_of_ours(web: Backend) ->
     assert answer.status_code == 200
     assert "set-cookie" in answer.headers
     assert 'url=/"' in answer.text
+
+
+async def test_a_link_that_was_opened_before_the_login_is_where_it_leads(web: Backend) -> None:
+    link = "/sessions/a%2Fb%3C%22?run=r1&at=1800000000000000&x=%22%3E"
+    answer = await web.stranger.get(link)
+    assert answer.status_code == 401
+    assert "brings you to the page that you asked for" in answer.text
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Lax", "Path=/login", "Max-Age=600"} <= set(cookie.split("; "))
+    for path in ("/api/state", "/static/none.css", "/favicon.ico", "/sessions?" + "x" * 1300):
+        other = await web.stranger.get(path, headers={"sec-fetch-dest": "image"} if "favicon" in path else {})
+        assert "set-cookie" not in other.headers, path
+    entered = await web.stranger.get(web.state.token.publish("127.0.0.1", 6456))
+    assert (entered.status_code, entered.headers["location"]) == (303, link)
+    # It leads there once.
+    assert (await web.stranger.get(web.state.token.publish("127.0.0.1", 6456))).headers["location"] == "/"
+
+
+async def test_a_link_that_was_opened_before_the_login_is_text_in_the_page_that_goes_on(web: Backend) -> None:
+    await web.stranger.get("/sessions/'x'?a=1&b=<script>")
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    answer = await web.stranger.get(web.state.token.publish("127.0.0.1", 6456), headers=headers)
+    assert "url=/sessions/&#39;x&#39;?a=1&amp;b=" in answer.text
+    assert "<script" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["//evil.example", "https://evil.example/", "/\\evil.example", "/\\/evil.example", "\\\\evil.example",
+     "evil.example", "javascript:alert(1)", "/\t/evil.example", "/x\r\nset-cookie: a=b", " //evil.example", "/\u2028", ""],
+)  # fmt: skip
+async def test_a_login_leads_to_no_other_server(web: Backend, page: str) -> None:
+    """GIVEN a cookie that another port of this machine set THEN the login leads to our own start."""
+    url = web.state.token.publish("127.0.0.1", 6456)
+    answer = await web.stranger.get(url, headers={"cookie": f"{LANDING}={quote(page, safe='')}"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
 async def test_prefetch_does_not_use_the_token_up(web: Backend) -> None:

@@ -9,9 +9,19 @@ from .calls import CALLS
 from .charts import CHARTS
 from .health import HEALTH
 from .hosts import HOSTS
+from .playhead import PLAYHEAD
+from .runs import RUNS
 from .sessions import SESSIONS
 
-DEFINITIONS: Final[tuple[Definition, ...]] = (*SESSIONS, *CALLS, *CHARTS, *HOSTS, *HEALTH)
+DEFINITIONS: Final[tuple[Definition, ...]] = (
+    *SESSIONS,
+    *CALLS,
+    *CHARTS,
+    *PLAYHEAD,
+    *HOSTS,
+    *RUNS,
+    *HEALTH,
+)
 """All definitions, in the order of the page."""
 
 __all__ = ["DEFINITIONS", "Definition"]

@@ -80,6 +80,8 @@ HEALTH: Final = (
       "stream", ""),
     define("health.stream_dropped", "dropped frames", "Frames that a slow browser did not get.", "counted", "frames",
       "stream", "Not lost records: such a browser fetches the whole state again."),
+    define("health.stream_players", "players", "Browsers that play a run, each at its own position.", "counted now",
+      "streams", "stream", "Viewers that follow the live run are counted apart."),
     define("health.unknown_types", "unknown types", "Lines of a type that this version does not know.",
       "kept and counted by type", "lines", "ingest", "Not an error: a newer sender may say more."),
     define("health.uptime_us", "up", "How long the backend has run.", "now less its start", "microseconds", "backend",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from tidegate.web.security.auth import COOKIE, LoginRequired, is_public
 from tidegate.web.security.headers import CSP, SecurityHeaders
 from tidegate.web.security.hosts import HostCheck
+from tidegate.web.security.landing import LANDING, LANDING_PATH, landing_of
 from tidegate.web.security.origin import CrossOriginCheck, is_cross_origin
 from tidegate.web.security.sessions import SessionStore
 from tidegate.web.security.tokens import FailureLimit, LoginToken
@@ -20,6 +21,8 @@ from tidegate.web.security.tokens import FailureLimit, LoginToken
 __all__ = [
     "COOKIE",
     "CSP",
+    "LANDING",
+    "LANDING_PATH",
     "CrossOriginCheck",
     "FailureLimit",
     "HostCheck",
@@ -29,4 +32,5 @@ __all__ = [
     "SessionStore",
     "is_cross_origin",
     "is_public",
+    "landing_of",
 ]

@@ -7,7 +7,8 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidegate.web.errors import refuse
+from tidegate.web.errors import KNOWN, refuse
+from tidegate.web.security.landing import remembering
 from tidegate.web.security.sessions import SessionStore
 
 COOKIE: Final = "tidegate_session"
@@ -32,6 +33,10 @@ class LoginRequired:
             key = HTTPConnection(scope).cookies.get(COOKIE, "")
             if not key or not self._sessions.check(key):
                 message = "Log in first: open the login URL that `tidegate serve` printed."
-                await refuse(scope, receive, send, 401, message)
+                headers = remembering(scope)
+                if headers:
+                    message += " It then brings you to the page that you asked for."
+                await refuse(scope, receive, send, 401, message, headers)
                 return
+            scope[KNOWN] = True
         await self.app(scope, receive, send)
