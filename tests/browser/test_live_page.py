@@ -123,20 +123,23 @@ def test_arrow_keys_and_enter(opened: Opened, collector: Collector) -> None:
     assert chosen == page.evaluate("decodeURIComponent(location.pathname.split('/').at(-1))")
 
 
-def test_pause_closes_the_stream_and_resume_catches_up(opened: Opened, collector: Collector) -> None:
+def test_pause_stays_behind_and_live_catches_up(opened: Opened, collector: Collector) -> None:
     _begin(collector, "p1")
     page = opened().open("/")
     _see(page, "p1", "120 MB")
 
-    page.click("#pause")
-    page.wait_for_function("() => document.getElementById('badge-conn').textContent === 'paused'")
+    page.click("#playhead button[aria-label^=Pause]")
+    page.wait_for_function("() => document.getElementById('badge-mode').textContent.startsWith('PAST')")
     collector.send(*sample(now_us(), "p1", None, 444 * MB))
     collector.settle()
     page.wait_for_timeout(700)
     assert "444 MB" not in _row(page, "p1")
-    page.click("#pause")
+    assert "You see the past" in page.inner_text("#past")
+    page.click("#catch-up")
 
     _see(page, "p1", "444 MB")
+    assert page.inner_text("#badge-mode") == "LIVE"
+    assert page.is_hidden("#past")
 
 
 def test_events_can_be_filtered_and_held(opened: Opened, collector: Collector) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.browsing import Watched
+from tests.support.browsing import LOW_CONTRAST, UNDEFINED_NUMBERS, Watched
 from tests.support.server import Server
 from tests.support.stories import HOSTILE_ID, HOSTILE_TITLE, Collector
 
@@ -21,51 +21,13 @@ Opened = Callable[..., Watched]
 PAGES = {
     "live": "/",
     "sessions": "/sessions",
+    "runs": "/runs",
     "session": "/sessions/pre-commit-2524#call=c3",
     "hostile": f"/sessions/{quote(HOSTILE_ID, safe='')}",
     "definitions": "/definitions",
     "status": "/status",
     "error": "/sessions/no-such-session",
 }
-
-# Text nodes that are seen, hold a digit, and neither carry a definition nor are somebody's words.
-UNDEFINED_NUMBERS = r"""(keys) => {
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const parent = node.parentElement;
-    if (!/\d/.test(node.data) || parent.closest("script, style, noscript, option, [hidden]")) continue;
-    if (!parent.checkVisibility()) continue;
-    if (parent.closest("[data-text]")) continue;
-    const defined = parent.closest("[data-def]");
-    const text = node.data.trim().slice(0, 60);
-    if (!defined) found.push(`no definition: ${text}`);
-    else if (!keys.includes(defined.dataset.def)) found.push(`${defined.dataset.def} is not defined: ${text}`);
-  }
-  return found;
-}"""
-
-# Contrast of each visible text against the first opaque background behind it (WCAG 2, level AA for normal text).
-LOW_CONTRAST = r"""() => {
-  const parse = (text) => { const n = text.match(/[\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
-  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const light = (c) => c.slice(0, 3).map((v) => linear(v / 255))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const found = new Set();
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const parent = node.parentElement;
-    if (!node.data.trim() || !parent.checkVisibility()) continue;
-    if (parent.closest("svg, script, option, :disabled, .skip, .visually-hidden")) continue;
-    let behind = parent;
-    while (behind && parse(getComputedStyle(behind).backgroundColor)[3] < 1) behind = behind.parentElement;
-    const a = light(parse(getComputedStyle(parent).color));
-    const b = light(parse(getComputedStyle(behind || document.body).backgroundColor));
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found.add(`${ratio.toFixed(2)} ${node.data.trim().slice(0, 30)}`);
-  }
-  return [...found];
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +46,8 @@ def _open(watched: Watched, name: str) -> Any:
     if name == "live":
         page.wait_for_selector("#sessions tbody tr")
         page.wait_for_selector("#host .main-svg")
+    if name == "runs":
+        page.wait_for_selector("#runs tbody tr")
     if name == "status":
         page.wait_for_selector("#ingest dd")
     if name == "error":

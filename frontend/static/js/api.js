@@ -1,13 +1,25 @@
-// Fetching JSON. One way to ask, one kind of error.
+// Talking JSON with the server. One way to ask, one kind of error.
 
 export class ApiError extends Error {
   constructor(message, status) { super(message); this.name = "ApiError"; this.status = status; }
 }
 
 /** GET a JSON document. A 401 leads to the login page; other failures throw ApiError with the server's own words. */
-export async function getJson(path, { signal } = {}) {
-  const response = await fetch(path, { signal, headers: { Accept: "application/json" }, cache: "no-store" });
+export function getJson(path, { signal } = {}) { return ask(path, { signal }); }
+
+/** POST, PATCH or DELETE with a JSON body; the answer, null for an empty one. Throws as getJson. */
+export function send(method, path, body) {
+  return ask(path, { method, ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }) });
+}
+
+async function ask(path, { headers, ...options }) {
+  let response;
+  try { response = await fetch(path, { ...options, headers: { Accept: "application/json", ...headers }, cache: "no-store" }); } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("Tidegate does not answer; is it still running?", 0);
+  }
   if (response.status === 401) { location.assign("/login"); throw new ApiError("not logged in", 401); }
+  if (response.status === 204) return null;
   let body = null;
   try { body = await response.json(); } catch (error) { if (error.name === "AbortError") throw error; }
   if (!response.ok || body === null) throw new ApiError(body?.error || `${path}: ${response.status}`, response.status);

@@ -3,7 +3,7 @@
 import { bytes, clean, commandLabel, duration, el, elapsed, exitWords, integer, known, rate, swatch, UNKNOWN } from "./format.js";
 
 const BOUNDARIES = {
-  fork: "fork by the runtime", exec: "tidegate exec", wrapper: "a wrapper", hook: "the agent's hook", gateway: "the gateway", import: "an imported trace",
+  fork: "fork by the runtime", exec: "tidegate exec", wrapper: "tidegate exec or shell shim", hook: "the agent's hook", gateway: "the gateway", import: "an imported trace",
 };
 
 function fact(label, def, value) {
@@ -40,9 +40,20 @@ export function drawCall(node, detail, { startUs, nowUs, select, close }) {
     ...fact("exit", exitDef, "").slice(0, 1), exitValue,
     ...(call.hint ? [el("dt", {}, el("a", { href: "/definitions#call.hint_bytes", def: "call.hint_bytes" }, "hint")), el("dd", {}, el("span", { text: clean(call.hint, 80) }), known(call.hint_bytes) ? el("span", { def: "call.hint_bytes" }, ` (${bytes(call.hint_bytes)})`) : "")] : []),
     el("dt", {}, "seen by"), el("dd", {}, BOUNDARIES[call.boundary] || clean(call.boundary, 40)),
+    ...agentsWord(call),
     ...(known(call.pid) ? fact("first process", "call.pid", String(call.pid)) : []));
   node.replaceChildren(head, el("pre", { class: "cmd", "data-text": true }, clean(call.command || call.tool, 4096)), facts,
     ...processTree(processes, startUs), ...links(neighbours, select));
+}
+
+// What the agent's hooks call it, and how surely that is this call.
+function agentsWord(call) {
+  if (!call.agent_tool) return [];
+  const name = call.agent_call_id ? `${clean(call.agent_tool, 60)} (${clean(call.agent_call_id, 40)})` : clean(call.agent_tool, 60);
+  const many = call.match_position > 1 ? `, program ${integer(call.match_position)}` : "";
+  const how = call.match_confidence === "none" ? clean(call.match_how, 60) : `matched by ${clean(call.match_how, 80)}${many}: ${clean(call.match_confidence, 10)}`;
+  return [...fact("agent's tool", "call.agent_tool", name), ...fact("match", "call.match_confidence", how),
+    ...(known(call.result_chars) ? fact("result", "call.result_chars", `${integer(call.result_chars)} characters${call.agent_failed ? ", failed" : ""}`) : [])];
 }
 
 function processTree(processes, startUs) {

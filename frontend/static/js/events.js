@@ -40,6 +40,7 @@ export function words(event) {
     case "loss": return lossWords(body);
     case "note": return [el("span", { text: clean(body.text, 300) })];
     case "action": return [el("span", { text: `${body.verb} ${body.target}${body.enforced ? "" : " (observed only)"} ${body.reason || ""}` })];
+    case "kv.decision": return [el("span", { text: `decided ${body.action} at ${body.boundary}${body.enforced ? "" : " (observed only)"}` })];
     case "capability": return [el("span", { text: `${body.name} ${body.available ? "available" : "not available"}` })];
     default: return [el("span", { text: event.type })];
   }

@@ -53,6 +53,13 @@ export function elapsed(us, stepUs = 1e6) {
 
 export function timeOfDay(us) { return known(us) ? clock.format(us / 1000) : UNKNOWN; }
 
+/** Date and time of day, as in 2026-12-01 14:05. */
+export function dateTime(us) {
+  if (!known(us)) return UNKNOWN;
+  const date = new Date(us / 1000), two = (n) => String(n).padStart(2, "0");
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+}
+
 // Control characters, direction marks and overrides, separators, zero widths: the same set as the server's templates.
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
 

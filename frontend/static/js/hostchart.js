@@ -22,7 +22,7 @@ export class HostChart {
     twin.addEventListener("click", () => this.#toggle());
   }
 
-  /** Used host memory before the stream began: [[t_us, bytes]]. */
+  /** Used host memory as the server knows it: [[t_us, bytes]]; live, what was before the stream began. */
   setHistory(points) { this.#history = points; }
 
   #toggle() {
@@ -56,6 +56,8 @@ export class HostChart {
   }
 
   #used(t) {
+    // Of the past the server has told all, and what is beyond the position is not drawn: the grid ends there.
+    if (!store.live) return this.#hold(t, this.#history, (point) => point[1]);
     const known = this.#history.length ? this.#history[this.#history.length - 1][0] : 0;
     const total = new Float64Array(t.length);
     for (const host of new Set(store.hostPoints.map((point) => point[2]))) {

@@ -4,7 +4,7 @@ import { decodeF8, getJson, path } from "./api.js";
 import { HostChart } from "./hostchart.js";
 import { kind, line } from "./events.js";
 import { bytes, bytesPair, category, clean, commandLabel, duration, el, integer, known, percent, setText, stateWords } from "./format.js";
-import { startShell, throttled } from "./shell.js";
+import { go, startShell, throttled } from "./shell.js";
 import { drawSparkline, sparkColours } from "./sparkline.js";
 import { store, WINDOW_US } from "./store.js";
 import { Table } from "./table.js";
@@ -12,6 +12,7 @@ import { Table } from "./table.js";
 const DRAW_MS = 250;
 const SORT_MS = 2000;
 const FEED_SHOWN = 200;
+const AHEAD_US = 10e6;
 
 const byId = (id) => document.getElementById(id);
 const visible = new Set();
@@ -40,7 +41,7 @@ const table = new Table(byId("sessions"), [
   num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration),
   num("bursts", "bursts", "session.bursts", (s) => s.bursts, integer),
   num("ooms", "OOM", "session.ooms", (s) => s.ooms, integer),
-], { id: (s) => s.id, open: (id) => location.assign(path("sessions", id)), sort: ["state", true] });
+], { id: (s) => s.id, open: (id) => go(path("sessions", id)), sort: ["state", true] });
 
 function titleCell() { return el("span", { class: "cell", "data-text": true }, el("a", { tabindex: -1 }), el("small", { class: "muted" })); }
 function updateTitle(node, s) {
@@ -84,7 +85,7 @@ function drawNumbers() {
   setText(byId("n-cpu"), cpus ? percent(busy / cpus) : "–");
   setText(byId("n-lost"), integer(store.lost.total));
   byId("n-lost").classList.toggle("trouble", store.lost.total > 0);
-  byId("empty").hidden = store.sessions.size > 0 || store.replay;
+  byId("empty").hidden = store.sessions.size > 0 || !store.live;
   byId("empty-collector").hidden = store.sources.some((source) => source.connected);
 }
 
@@ -102,7 +103,9 @@ function tick() {
   draw();
 }
 
-const draw = throttled(() => { drawNumbers(); drawTable(); host.draw(); }, DRAW_MS);
+// All in one go: each change of the page by itself would have the browser paint once more.
+let feedDue = false;
+const draw = throttled(() => { drawNumbers(); drawTable(); host.draw(); if (feedDue) { feedDue = false; drawFeed(); } }, DRAW_MS);
 
 // --- the feed
 
@@ -119,7 +122,7 @@ function drawFeed(force = false) {
   feed.dataset.filter = filter;
   feedTop = store.events.length ? store.events[0].ord : 0;
 }
-const feedSoon = throttled(() => drawFeed(), DRAW_MS);
+function feedSoon() { feedDue = true; draw(); }
 byId("feed-filter").addEventListener("change", () => { byId("feed").dataset.filter = "\u0000"; drawFeed(true); });
 byId("feed-pause").setAttribute("data-def", "event.ord");
 byId("feed-pause").addEventListener("click", (event) => {
@@ -128,24 +131,24 @@ byId("feed-pause").addEventListener("click", (event) => {
   if (!feedHeld) { setText(event.currentTarget, "Hold"); drawFeed(); }
 });
 
-// --- pause, theme, start
+// --- theme, host history, start
 
-const pause = byId("pause");
-pause.addEventListener("click", () => {
-  if (store.paused) store.resume(); else store.pause();
-  pause.setAttribute("aria-pressed", String(store.paused));
-  setText(pause, store.paused ? "Resume" : "Pause");
-});
 document.addEventListener("tidegate:theme", () => { colours = sparkColours(); draw(); });
 
+// Live, the stream brings what comes after; of the past what comes next is fetched ahead of the position.
+let hostLoading = false, hostTo = 0;
 async function loadHost() {
-  const to = Math.round(store.now()), from = Math.round(to - WINDOW_US);
+  if (hostLoading) return;
+  hostLoading = true;
+  const now = Math.round(store.now());
+  hostTo = store.live ? now : now + WINDOW_US + (store.playing ? store.speed * AHEAD_US : 0);
   try {
-    const series = await getJson(`/api/host/series?from_us=${from}&to_us=${to}&px=480`);
+    const series = await getJson(store.api("/api/host/series", { from_us: now - WINDOW_US, to_us: hostTo, px: store.live ? 480 : 2000 }));
     const t = decodeF8(series.t_ms), used = decodeF8(series.used_bytes);
     host.setHistory(Array.from(t, (ms, i) => [ms * 1000, used[i]]));
     draw();
-  } catch (error) { console.info(`host history: ${error.message}`); }
+  } catch (error) { console.info(`host history: ${error.message}`); } finally { hostLoading = false; }
+  if (Math.abs(store.now() - now) > WINDOW_US) loadHost();
 }
 
 store.subscribe((change) => {
@@ -153,8 +156,9 @@ store.subscribe((change) => {
   if (change.frame) {
     for (const s of change.frame.sessions || []) changed.add(s.id);
     if (change.frame.events?.length) feedSoon();
+    if (!store.live && store.now() > hostTo - store.speed * AHEAD_US / 2) loadHost();
     draw();
   }
 });
-setInterval(() => { if (!store.replay && !store.paused && !document.hidden) tick(); }, 500);
+setInterval(() => { if (store.live && !document.hidden) tick(); }, 500);
 startShell();

@@ -1,7 +1,7 @@
 // The session page's chart panels: payloads from the series, marks over them, and their table twins.
 
 import { Chart, colour, margins, niceTicks, stacked } from "./charts.js";
-import { bytes, commandLabel, duration, el, elapsed, exitWords, integer, setText, svg } from "./format.js";
+import { bytes, clean, commandLabel, duration, el, elapsed, exitWords, integer, setText, svg } from "./format.js";
 import { memoryLayers } from "./series.js";
 import { figures } from "./table.js";
 
@@ -13,7 +13,7 @@ export const PRESSURE = [["memory", "--p-memory", "series.pressure.memory_percen
 export class Panels {
   #timeline; #charts = {}; #overs = {}; #twins = {}; #model;
 
-  /** `model()` gives {session, calls, events, series, startUs, endUs}. */
+  /** `model()` gives {session, calls, events, series, startUs, endUs, nowUs}; session is null before it began. */
   constructor(timeline, model) {
     this.#timeline = timeline; this.#model = model;
     for (const [name, description] of [["memory", "Memory of the session in two layers"], ["wait", "Run-queue wait in percent of a core"], ["pressure", "Pressure in percent of the time"]]) {
@@ -44,7 +44,7 @@ export class Panels {
     this.#percent("wait", model, view, wait.t, [{ key: "wait", colour: "--wait", values: wait.columns.percent || new Float64Array(0) }], "area");
     const pressure = series.pressure;
     this.#percent("pressure", model, view, pressure.t, PRESSURE.map(([key, variable]) => ({ key, colour: variable, values: pressure.columns[key] || new Float64Array(pressure.t.length) })), "lines");
-    this.#charts.memory.describe(`Memory of the session: peak ${bytes(session.peak_bytes)}, now ${bytes(session.runtime_bytes)} runtime and ${bytes(session.calls_bytes)} calls; the numbers are in the table`);
+    if (session) this.#charts.memory.describe(`Memory of the session: peak ${bytes(session.peak_bytes)}, now ${bytes(session.runtime_bytes)} runtime and ${bytes(session.calls_bytes)} calls; the numbers are in the table`);
     this.#fillTwins(model, view);
   }
 
@@ -62,7 +62,7 @@ export class Panels {
     const memory = model.series.memory;
     const layers = memoryLayers(memory);
     const total = stacked(layers).at(-1);
-    const budget = model.session.budget_bytes;
+    const budget = model.session?.budget_bytes;
     let max = Math.max(1e6, this.#inView(memory.t, total, view));
     if (budget && budget < max * 3) max = Math.max(max, budget);
     max *= 1.12;
@@ -99,7 +99,7 @@ export class Panels {
     const nodes = this.#gaps(model, view, height);
     const gapText = model.series.gaps.find(([from, to]) => to > view[0] && from < view[1] && this.#timeline.x(to, view) - this.#timeline.x(from, view) > 6 * rem);
     if (gapText) nodes.push(svg("text", { x: this.#timeline.x((Math.max(gapText[0], view[0]) + Math.min(gapText[1], view[1])) / 2, view), y: height / 2, "text-anchor": "middle" }, "not measured"));
-    const budget = model.session.budget_bytes;
+    const budget = model.session?.budget_bytes;
     if (budget && budget <= yMax) {
       nodes.push(svg("line", { class: "limit", x1: left, x2: right, y1: y(budget), y2: y(budget) }),
         svg("text", { x: right - 4, y: y(budget) - 4, "text-anchor": "end", "data-def": "session.budget_bytes" }, `session budget ${bytes(budget)}`));
@@ -112,7 +112,8 @@ export class Panels {
       if (event.t_us < view[0] || event.t_us > view[1]) continue;
       const x = at[i];
       if (oom) {
-        nodes.push(svg("path", { class: "oom", d: `M${x - size} ${top}l${2 * size} ${2 * size}m0 ${-2 * size}l${-2 * size} ${2 * size}` }), svg("text", { x: x + 2 * size, y: top + 1.9 * size }, "OOM"));
+        nodes.push(svg("path", { class: "oom", d: `M${x - size} ${top}l${2 * size} ${2 * size}m0 ${-2 * size}l${-2 * size} ${2 * size}` }));
+        if (!at.some((other) => other > x && other < x + 3 * rem)) nodes.push(svg("text", { x: x + 2 * size, y: top + 1.9 * size }, "OOM"));
         continue;
       }
       nodes.push(svg("path", { class: "mark", d: `M${x - size} ${top}h${2 * size}l${-size} ${1.6 * size}z` }, svg("title", {}, `burst +${bytes(event.body.grown_bytes)}, now ${bytes(event.body.total_bytes)}`)));
@@ -126,7 +127,9 @@ export class Panels {
 
   // --- table twins: the numbers of what is drawn
 
-  #fillTwins(model, view) {
+  #fillTwins(model, whole) {
+    // The charts show the whole session, the tables what there was up to the instant that is shown.
+    const view = [whole[0], Math.min(whole[1], model.nowUs)];
     const time = (ms) => [elapsed(ms * 1000 - model.startUs, 1e3), ms];
     const inView = (t) => { const out = []; for (let i = 0; i < t.length && out.length < TWIN_ROWS; i++) if (t[i] * 1000 <= view[1] && (i + 1 >= t.length || t[i + 1] * 1000 > view[0])) out.push(i); return out; };
     const fill = (name, make) => { const { box } = this.#twins[name]; if (!box.hidden && !box.matches(":hover, :focus-within")) box.replaceChildren(make()); else if (!box.hidden && !box.childElementCount) box.replaceChildren(make()); };
@@ -154,7 +157,7 @@ function callsTable(model) {
   const head = [{ label: "call", def: "call.ordinal" }, { label: "started", def: "call.started_us" }, { label: "took", def: "call.duration_us" }, { label: "category", text: true }, { label: "command", text: true },
     { label: "peak", def: "call.peak_bytes" }, { label: "CPU", def: "call.cpu_us" }, { label: "waiting", def: "call.wait_us" }, { label: "exit", def: "call.exit_code" }];
   return figures("Tool calls", head, model.calls.map((call) => [
-    [integer(call.ordinal), call.ordinal], [elapsed(call.started_us - model.startUs, 1e5), call.started_us], [duration(call.duration_us), call.duration_us], [call.category, null], [commandLabel(call), null],
+    [integer(call.ordinal), call.ordinal], [elapsed(call.started_us - model.startUs, 1e5), call.started_us], [duration(call.duration_us), call.duration_us], [call.category, null], [call.agent_tool ? `${clean(call.agent_tool, 40)}: ${commandLabel(call)}` : commandLabel(call), null],
     [bytes(call.peak_bytes), call.peak_bytes], [duration(call.cpu_us), call.cpu_us], [duration(call.wait_us), call.wait_us], [exitWords(call), call.exit_code]]));
 }
 

@@ -3,6 +3,7 @@
 import { decodeF8, getJson, path } from "./api.js";
 import { indexAt } from "./charts.js";
 import { CATEGORIES, category } from "./format.js";
+import { store } from "./store.js";
 
 const DEBOUNCE_MS = 150;
 const TAIL_MAX = 600;
@@ -63,8 +64,8 @@ export class Series {
     this.#abort = abort;
     this.requests++;
     try {
-      const query = `from_us=${Math.floor(from)}&to_us=${Math.ceil(to)}&px=${Math.round(Math.max(100, Math.min(px, 2000)))}`;
-      const body = await getJson(`/api${path("sessions", this.#session)}/series?${query}`, { signal: abort.signal });
+      const query = { from_us: Math.floor(from), to_us: Math.ceil(to), px: Math.round(Math.max(100, Math.min(px, 2000))) };
+      const body = await getJson(store.api(`/api${path("sessions", this.#session)}/series`, query), { signal: abort.signal });
       const calls = {};
       for (const [name, column] of Object.entries(body.memory.calls)) {
         const key = category(name), values = decodeF8(column);

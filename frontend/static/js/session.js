@@ -2,7 +2,7 @@
 
 import { getJson, path } from "./api.js";
 import { drawCall, drawNothing } from "./callpanel.js";
-import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch } from "./format.js";
+import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch, timeOfDay } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { Panels, PRESSURE } from "./panels.js";
 import { memoryLayers, Series } from "./series.js";
@@ -15,32 +15,39 @@ const DETAIL_MS = 1000;
 const byId = (id) => document.getElementById(id);
 const id = decodeURIComponent(byId("session").dataset.session);
 const api = `/api${path("sessions", id)}`;
+// What the axis reaches over: the whole session, whatever instant is shown.
+let span = null;
 
 let session = null, selected = null, detail = null, detailTimer = 0;
 const calls = new Map();
 let events = [];
 
-const start = () => session?.started_us ?? 0;
+const start = () => span?.start_us ?? session?.started_us ?? 0;
 function end() {
+  if (!store.live) return Math.max(span?.end_us ?? 0, start() + 1000);
   if (!session) return 1e6;
-  if (session.state === "running" && !store.replay) return Math.max(store.now(), session.last_t_us || 0);
+  if (session.state === "running") return Math.max(store.now(), session.last_t_us || 0);
   return Math.max(session.ended_us ?? 0, session.last_t_us ?? 0, session.started_us + 1000);
 }
+/** The instant that is shown, within the session. */
+const now = () => (store.live ? end() : Math.min(Math.max(store.now(), start()), end()));
 
 const series = new Series(id, () => draw(), (error) => setText(byId("readout"), `The series could not be loaded: ${error.message}`));
 const timeline = new Timeline({
-  panels: byId("panels"), crosshair: byId("crosshair"), brush: byId("brush"), axis: byId("axis"), bounds: () => ({ startUs: start(), endUs: end() }),
+  panels: byId("panels"), crosshair: byId("crosshair"), brush: byId("brush"), head: byId("head"), veil: byId("veil"), axis: byId("axis"), bounds: () => ({ startUs: start(), endUs: end() }),
+  playhead: () => (store.live ? null : store.now()),
   callbacks: {
-    changed: (byUser) => { if (!session) return; if (byUser) { writeHash(); drawQuick(); } draw(); ask(); },
+    changed: (byUser) => { if (!span) return; if (byUser) { writeHash(); drawQuick(); } draw(); ask(); },
     hover: readout,
     pick: (t, target) => {
-      const call = target.dataset?.call ?? (target.closest(".plot")?.id === "lanes" ? null : lanes.at(t, end())?.id);
+      const call = target.dataset?.call ?? (target.closest(".plot")?.id === "lanes" ? null : lanes.at(t, now())?.id);
       if (call) select(call);
     },
+    seek: (t) => store.seek(t, { push: true }),
   },
 });
 const lanes = new Lanes(byId("lanes"), timeline, (call) => select(call, true));
-const model = () => ({ session, calls: lanes.calls, events, series, startUs: start(), endUs: end() });
+const model = () => ({ session, calls: lanes.calls, events, series, startUs: start(), endUs: end(), nowUs: now() });
 const panels = new Panels(timeline, model);
 
 function ask(immediately = false) { series.request(() => timeline.view, () => timeline.width, immediately); }
@@ -52,9 +59,9 @@ function strip() {
   const spans = [
     ["session", "session.id", (s) => clean(s.title || s.id, 60), true], ["state", "session.exit_code", (s) => s.state === "ended" && (s.exit_code || known(s.signal)) ? `○ ended, exit ${exitWords({ ...s, oom: false })}` : stateWords(s.state)],
     ["priority", "session.priority", (s) => s.priority],
-    ["duration", "session.duration_us", (s) => { const us = (s.ended_us ?? end()) - s.started_us; return us < 6e7 ? duration(us) : elapsed(us); }],
+    ["duration", "session.duration_us", (s) => { const us = (s.ended_us ?? now()) - s.started_us; return us < 6e7 ? duration(us) : elapsed(us); }],
     ["runtime / peak", "session.peak_bytes", (s) => bytesPair(s.runtime_bytes, s.peak_bytes)],
-    ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? end()) - s.started_us))],
+    ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? now()) - s.started_us))],
     ["bursts in calls", "session.bursts_in_calls", (s) => `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}`],
     ["calls", "session.calls_total", (s) => integer(s.calls_total)],
     ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["memory stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
@@ -88,7 +95,7 @@ function legend() {
 
 function readout(t) {
   const node = byId("readout");
-  if (!session || t === null) { node.replaceChildren(...resolution()); return; }
+  if (!span || t === null) { node.replaceChildren(...(session ? resolution() : notBegun())); return; }
   const memory = series.memory.at(t), wait = series.wait.at(t), pressure = series.pressure.at(t);
   const part = (label, def, text) => el("span", {}, `${label} `, el("b", { def }, text));
   const parts = [part("at", "axis.time_us", elapsed(t - start(), 1e5))];
@@ -98,9 +105,15 @@ function readout(t) {
     if (known(wait?.percent)) parts.push(part("wait", "series.wait.percent", `${wait.percent.toFixed(0)} %`));
     if (pressure) for (const [key, , def] of PRESSURE) if (pressure[key] > 0) parts.push(part(`${key} pressure`, def, `${pressure[key].toFixed(1)} %`));
   }
-  const call = lanes.at(t, end());
+  const call = lanes.at(t, now());
   if (call) parts.push(el("span", {}, "call ", el("b", { def: "call.ordinal" }, integer(call.ordinal))));
   node.replaceChildren(...parts);
+}
+
+function notBegun() {
+  if (!span) return [];
+  const there = el("button", { type: "button", class: "quiet", onclick: () => store.seek(start(), { push: true }) }, "Go to its start");
+  return [el("span", {}, "At this position the session has not begun; it begins at ", el("b", { def: "session.started_us" }, timeOfDay(start())), "."), there];
 }
 
 function resolution() {
@@ -130,7 +143,7 @@ async function loadDetail() {
   const wanted = selected;
   if (!wanted) return;
   try {
-    const body = await getJson(`${api}${path("calls", wanted)}`);
+    const body = await getJson(store.api(`${api}${path("calls", wanted)}`));
     if (selected === wanted) { detail = body; drawDetail(); }
   } catch (error) { if (selected === wanted && !detail) byId("call").replaceChildren(el("p", { class: "trouble", text: error.message })); }
 }
@@ -138,10 +151,16 @@ async function loadDetail() {
 function drawDetail() {
   const node = byId("call");
   if (!selected) { drawNothing(node, calls.size); return; }
+  if (!calls.has(selected)) { drawLater(node); return; }
   if (!detail) return;
   const hadFocus = node.contains(document.activeElement) && document.activeElement !== node;
-  drawCall(node, detail, { startUs: start(), nowUs: end(), select: (call) => select(call, true), close: deselect });
+  drawCall(node, detail, { startUs: start(), nowUs: now(), select: (call) => select(call, true), close: deselect });
   if (hadFocus) node.focus({ preventScroll: true });
+}
+
+// A call that a link names and that has not begun at the position.
+function drawLater(node) {
+  node.replaceChildren(el("h2", {}, "Not begun"), el("p", { class: "muted" }, "At this position the chosen call has not begun."));
 }
 
 // --- the URL
@@ -151,7 +170,7 @@ function writeHash() {
   if (selected) parts.set("call", selected);
   if (timeline.zoomed) { const [from, to] = timeline.view; parts.set("from", Math.round(from)); parts.set("to", Math.round(to)); }
   const hash = parts.toString();
-  history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
+  history.replaceState(null, "", location.pathname + location.search + (hash ? `#${hash}` : ""));
 }
 
 function readHash() {
@@ -166,20 +185,30 @@ addEventListener("hashchange", readHash);
 // --- drawing
 
 // What answers a click or key at once; the charts follow when it is their turn.
-function drawQuick() { lanes.draw(end()); timeline.drawAxis(); }
+function drawQuick() { lanes.draw(now()); timeline.drawAxis(); }
 
 function drawNow() {
-  if (!session) return;
-  strip(); legend();
-  lanes.draw(end());
+  if (!span) return;
+  byId("strip").hidden = !session;
+  if (session) strip();
+  legend();
+  keepInView();
+  lanes.draw(now());
   panels.draw();
   timeline.drawAxis();
   const follow = byId("follow");
-  follow.hidden = session.state !== "running" || store.replay;
+  follow.hidden = session?.state !== "running" || !store.live;
   follow.setAttribute("aria-pressed", String(timeline.following));
   byId("zoom-reset").disabled = !timeline.zoomed;
   if (timeline.pointed === null || timeline.pointed === undefined) readout(null); else timeline.point(timeline.pointed);
 }
+
+// A view that was zoomed into goes along when the playhead plays out of it.
+function keepInView() {
+  const [from, to] = timeline.view, at = now();
+  if (store.playing && timeline.zoomed && (at < from || at > to)) timeline.set(at - (to - from) / 10, at + (to - from) * 0.9, false);
+}
+
 const draw = throttled(drawNow, DRAW_MS);
 document.addEventListener("tidegate:theme", () => draw());
 
@@ -188,31 +217,54 @@ document.addEventListener("tidegate:theme", () => draw());
 byId("follow").addEventListener("click", () => { timeline.following = !timeline.following; draw(); ask(); });
 byId("zoom-in").addEventListener("click", () => timeline.scale(0.5));
 byId("zoom-out").addEventListener("click", () => timeline.scale(2));
-byId("zoom-reset").addEventListener("click", () => { timeline.following = session?.state === "running" && !store.replay; timeline.reset(); });
+byId("zoom-reset").addEventListener("click", () => { timeline.following = session?.state === "running" && store.live; timeline.reset(); });
 document.addEventListener("keydown", (event) => {
   if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "+" || event.key === "=") timeline.scale(0.5);
   else if (event.key === "-") timeline.scale(2);
   else if (event.key === "Escape") { if (timeline.zoomed) timeline.reset(); else if (selected) deselect(); }
-  else if (event.key === "[") timeline.pan(-0.5);
-  else if (event.key === "]") timeline.pan(0.5);
+  else if (event.key === "a") timeline.pan(-0.5);
+  else if (event.key === "d") timeline.pan(0.5);
 });
 
 // --- data
 
-let loading = null;
+let loading = false, wanted = false, wasLive = null;
 async function load() {
-  loading ??= getJson(api).finally(() => { loading = null; });
-  let body;
-  try { body = await loading; } catch (error) { setText(byId("readout"), error.message); return; }
-  const first = session === null;
-  session = body.session; events = body.events || [];
+  // One request at a time: while the playhead is dragged the newest position wins.
+  wanted = true;
+  if (loading) return;
+  loading = true;
+  try {
+    while (wanted) { wanted = false; show(await getJson(store.api(api))); }
+  } catch (error) { setText(byId("readout"), error.message); } finally { loading = false; }
+}
+
+function show(body) {
+  const first = span === null, became = store.live !== wasLive;
+  wasLive = store.live;
+  span = body.span;
+  ({ session, events } = body);
   calls.clear();
   for (const call of body.calls) calls.set(call.id, call);
   lanes.calls = calls.values();
-  if (first) { timeline.following = session.state === "running" && !store.replay; readHash(); }
-  if (selected) loadDetail(); else drawDetail();
-  draw(); ask(true);
+  if (first || became) timeline.following = store.live && session?.state === "running";
+  if (first) { readHash(); explain(); }
+  if (selected && calls.has(selected)) loadDetail(); else { detail = null; drawDetail(); }
+  draw();
+  // Of the past the series is there as a whole: a seek changes nothing in it.
+  ask(first || became || store.live);
+}
+
+// What the run's records cannot tell: an imported trace may know the memory of the session, but not that of its calls.
+async function explain() {
+  if (store.run?.kind !== "imported") return;
+  try {
+    const { capabilities } = await getJson(store.api("/api/capabilities"));
+    const missing = capabilities.find((one) => one.name === "memory.calls" && !one.available);
+    setText(byId("memory-note"), missing ? clean(missing.reason, 300) : "");
+    byId("memory-note").hidden = !missing;
+  } catch (error) { console.info(`capabilities: ${error.message}`); }
 }
 
 function applyFrame(frame) {
@@ -230,14 +282,15 @@ function applyFrame(frame) {
   if (changed) lanes.calls = calls.values();
   for (const event of frame.events || []) if (event.session === id && !events.some((known) => known.ord === event.ord)) { events.push(event); mine = true; }
   const points = frame.series?.[id];
-  if (points) series.add(points);
-  if (mine || changed || points) { draw(); if (series.stale) ask(); }
+  if (points && store.live) series.add(points);
+  if (!store.live || mine || changed || points) { draw(); if (series.stale && store.writing) ask(); }
 }
 
 store.subscribe((change) => {
   if (change.all) load();
-  else if (change.frame && session) applyFrame(change.frame);
+  else if (change.frame && span) applyFrame(change.frame);
+  else if (change.place && span) timeline.drawPlayhead();
 });
-setInterval(() => { if (session?.state === "running" && !store.replay && !store.paused && timeline.following) draw(); }, 500);
+setInterval(() => { if (session?.state === "running" && store.live && timeline.following) draw(); }, 500);
 drawDetail();
-startShell();
+startShell({ session: id });

@@ -2,12 +2,12 @@
 
 import { path } from "./api.js";
 import { bytes, clean, duration, el, exitWords, integer, percent, setText, stateWords, timeOfDay } from "./format.js";
-import { startShell, throttled } from "./shell.js";
+import { go, startShell, throttled } from "./shell.js";
 import { store } from "./store.js";
 import { Table } from "./table.js";
 
 const byId = (id) => document.getElementById(id);
-const length = (s) => (s.ended_us ?? (store.replay ? s.last_t_us : store.now())) - s.started_us;
+const length = (s) => (s.ended_us ?? store.now()) - s.started_us;
 const num = (key, label, def, value, show = bytes) => ({ key, label, def, num: true, value, update: (node, s) => setText(node, show(value(s))) });
 const text = (key, label, value) => ({ key, label, value, cell: () => el("span", { class: "cell", "data-text": true }), update: (node, s) => setText(node, clean(value(s), 80)) });
 
@@ -22,7 +22,7 @@ const table = new Table(byId("sessions"), [
   num("tools", "tool time", "session.tool_time_ratio", (s) => s.tool_time_us / Math.max(1, length(s)), percent), num("cpu", "CPU", "session.cpu_us", (s) => s.cpu_us, duration),
   num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration), num("bursts", "bursts", "session.bursts", (s) => s.bursts, integer), num("ooms", "OOM", "session.ooms", (s) => s.ooms, integer),
   { key: "exit", label: "exit", def: "session.exit_code", num: true, value: (s) => s.exit_code, update: (node, s) => setText(node, s.state === "running" ? "" : exitWords({ ...s, oom: s.end_reason === "oom" })) },
-], { id: (s) => s.id, open: (id) => location.assign(path("sessions", id)), sort: ["started", true] });
+], { id: (s) => s.id, open: (id) => go(path("sessions", id)), sort: ["started", true] });
 
 function draw() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean), state = byId("state").value;

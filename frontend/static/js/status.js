@@ -14,7 +14,7 @@ let nowUs = 0;
 
 const sources = new Table(byId("sources"), [
   { ...text("src", "source", (s) => s.src), head: true }, text("role", "role", (s) => s.role),
-  { key: "connected", label: "state", value: (s) => String(s.connected), cell: () => el("span", { class: "state" }), update: (node, s) => { setText(node, s.connected ? "● connected" : "✕ gone"); node.classList.toggle("bad", !s.connected); } },
+  { key: "connected", label: "state", value: (s) => String(s.connected), cell: () => el("span", { class: "state" }), update: (node, s) => { setText(node, s.connected ? "● connected" : store.live ? "✕ gone" : "○ recorded"); node.classList.toggle("bad", !s.connected && store.live); } },
   num("last", "last record", "source.last_t_us", (s) => s.last_t_us, (t) => (known(t) ? `${duration(Math.max(0, nowUs - t))} ago` : UNKNOWN)),
   num("records", "records", "source.records", (s) => s.records), num("queued", "queued there", "source.queued", (s) => s.queued), num("lost", "lost", "source.lost", (s) => s.lost),
 ], { id: (s) => s.src, sort: ["src", false] });
@@ -44,7 +44,7 @@ function drawLosses(lost) {
 }
 
 function draw(status, found) {
-  nowUs = status.now_us ?? store.now();
+  nowUs = store.live ? status.now_us : store.now();
   const { ingest, store: kept, stream, process } = status;
   sources.update(status.sources || []);
   if (!status.sources?.length) byId("sources").tBodies[0].replaceChildren(el("tr", {}, el("td", { colspan: 7, class: "muted" }, status.replay ? "A recording has no sources." : "Nothing has connected yet.")));
@@ -55,7 +55,7 @@ function draw(status, found) {
     ["lines refused", "health.rejected", have(ingest, "rejected", integer)], ["browsers connected", "health.stream_clients", have(stream, "clients", integer)], ["frames dropped for slow browsers", "health.stream_dropped", have(stream, "dropped_frames", integer)],
   ]);
   const rows = kept?.rows && typeof kept.rows === "object" ? Object.values(kept.rows).reduce((a, b) => a + b, 0) : kept?.rows;
-  facts(byId("store"), [["database", "health.store_bytes", have(kept, "database_bytes", bytes)], ["write-ahead log", "health.store_wal_bytes", have(kept, "wal_bytes", bytes)], ["rows", "health.store_rows", rows === undefined ? undefined : integer(rows)], ["records of this run", "run.ord", integer(store.ord)]]);
+  facts(byId("store"), [["run shown", "run.title", el("span", { text: clean(status.run?.title || status.run?.id, 80) })], ["database", "health.store_bytes", have(kept, "database_bytes", bytes)], ["write-ahead log", "health.store_wal_bytes", have(kept, "wal_bytes", bytes)], ["rows", "health.store_rows", rows === undefined ? undefined : integer(rows)], ["records of this run", "run.ord", integer(store.ord)]]);
   const own = (status.hosts || []).flatMap((host) => host.own && known(host.own.rss_bytes) ? [
     [el("a", { href: "/definitions#host.own.cpu_ratio", def: "host.own.cpu_ratio" }, "collector CPU, of one core"), "host.own.cpu_ratio", percent(host.own.cpu_ratio, 1)], ["collector memory", "host.own.rss_bytes", bytes(host.own.rss_bytes)],
     ["BPF programs, of one core", "host.own.bpf_run_ratio", percent(host.own.bpf_run_ratio, 2)], ["kernel events", "host.own.events", integer(host.own.events)]] : []);
@@ -68,7 +68,7 @@ function draw(status, found) {
 
 async function refresh() {
   if (document.hidden) return;
-  try { draw(...await Promise.all([getJson("/api/status"), getJson("/api/capabilities")])); } catch (error) { console.info(`status: ${error.message}`); }
+  try { draw(...await Promise.all([getJson(store.api("/api/status")), getJson(store.api("/api/capabilities"))])); } catch (error) { console.info(`status: ${error.message}`); }
 }
 
 await startShell();

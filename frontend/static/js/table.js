@@ -24,7 +24,7 @@ export class Table {
       rowNavigation(this.#body, options.open);
       this.#body.addEventListener("click", (event) => {
         const row = event.target.closest("tr");
-        if (row && !event.target.closest("a, button") && !getSelection().toString()) options.open(row.dataset.id);
+        if (row && !event.target.closest("a, button, input, form") && !getSelection().toString()) options.open(row.dataset.id);
       });
     }
     this.#arrows();

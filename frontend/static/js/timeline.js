@@ -8,15 +8,16 @@ const MIN_SPAN_US = 2000;
 const STEPS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
 
 /**
- * Events on `document`-independent callbacks: changed(byUser), hover(t_us|null), pick(t_us, target).
- * `bounds()` gives {startUs, endUs} of the session now.
+ * Events on `document`-independent callbacks: changed(byUser), hover(t_us|null), pick(t_us, target), seek(t_us).
+ * `bounds()` gives {startUs, endUs} of the session now; `playhead()` the instant that the page shows, null when it is now.
  */
 export class Timeline {
-  #panels; #crosshair; #brush; #axis; #callbacks; #bounds; #zoom = null; #drag = null; #dragged = false;
+  #panels; #crosshair; #brush; #axis; #callbacks; #bounds; #playhead; #head; #veil; #zoom = null; #drag = null; #dragged = false;
   following = false;
 
-  constructor({ panels, crosshair, brush, axis, bounds, callbacks }) {
+  constructor({ panels, crosshair, brush, head, veil, axis, bounds, playhead, callbacks }) {
     this.#panels = panels; this.#crosshair = crosshair; this.#brush = brush; this.#axis = axis; this.#bounds = bounds; this.#callbacks = callbacks;
+    this.#head = head; this.#veil = veil; this.#playhead = playhead;
     panels.addEventListener("pointermove", (event) => this.#move(event));
     panels.addEventListener("pointerleave", () => this.point(null));
     panels.addEventListener("pointerdown", (event) => this.#down(event));
@@ -100,9 +101,11 @@ export class Timeline {
   }
 
   #down(event) {
-    if (event.button !== 0 || !event.target.closest(".plot")) return;
+    const axis = event.target.closest(".axis");
+    if (event.button !== 0 || !(axis || event.target.closest(".plot"))) return;
     const x = this.#inside(event);
     if (x === null) return;
+    if (axis || event.shiftKey) { event.preventDefault(); this.#callbacks.seek(this.time(x)); return; }
     this.#drag = x;
     this.#dragged = false;
   }
@@ -116,6 +119,19 @@ export class Timeline {
     this.#brush.hidden = true;
     if (this.#dragged) this.set(this.time(Math.min(start, x)), this.time(Math.max(start, x)));
     else this.#callbacks.pick(this.time(x), event.target);
+  }
+
+  /** Put the playhead's line where the page stands, and a veil over what comes after it. */
+  drawPlayhead() {
+    const t = this.#playhead(), [from, to] = this.view, { left } = margins();
+    const inside = t !== null && t >= from && t < to;
+    this.#head.hidden = !inside;
+    if (inside) this.#head.style.left = `${this.x(t)}px`;
+    this.#veil.hidden = t === null || t >= to;
+    if (this.#veil.hidden) return;
+    const x = Math.max(left, this.x(t));
+    this.#veil.style.left = `${x}px`;
+    this.#veil.style.width = `${Math.max(0, left + this.width - x)}px`;
   }
 
   /** Draw the ticks, counted from the session's start. */
@@ -132,5 +148,6 @@ export class Timeline {
         svg("text", { x: Math.min(x, last - 0.6 * rem), y: 1.25 * rem, "text-anchor": "middle" }, elapsed(at, step)));
     }
     this.#axis.replaceChildren(root);
+    this.drawPlayhead();
   }
 }
