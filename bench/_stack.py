@@ -100,6 +100,13 @@ class Stack:
                 process.wait()
             self._processes.remove(entry)
 
+    def kill(self, name: str) -> None:
+        """End one of them with KILL, in the middle of whatever it does; it may be started anew."""
+        (entry,) = [entry for entry in self._processes if entry[0] == name]
+        entry[1].kill()
+        entry[1].wait()
+        self._processes.remove(entry)
+
     def log(self, name: str) -> bytes:
         """What it has written so far."""
         with contextlib.suppress(FileNotFoundError):

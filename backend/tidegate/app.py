@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -18,9 +19,16 @@ from fastapi import FastAPI
 from tidegate.errors import UsageError
 from tidegate.fold import State
 from tidegate.ingest import Ingest, LinkServer, bind_link
-from tidegate.ingest.replay import open_recording
+from tidegate.runs.folder import PrivateFolder, new_part, remove_leftovers
+from tidegate.runs.jobs import Jobs
+from tidegate.runs.library import Library
+from tidegate.runs.messages import Progress, Task
+from tidegate.runs.process import run_worker
+from tidegate.runs.retention import keep_limits
 from tidegate.settings import Settings
-from tidegate.store import AnyLine, open_store
+from tidegate.store import AnyLine, open_store, snapshots
+from tidegate.store.retention import Limits
+from tidegate.store.rollups import keep_rollups
 from tidegate.web import AppState, Live, Opened, create_app
 from tidegate.web.feed import Feed
 from tidegate.web.frames import Frames
@@ -31,11 +39,19 @@ from tidegate.web.security.hosts import split_host
 from tidegate.web.static import StaticFiles, frontend_dir
 from tidegate.web.templates import Templates
 
+GC_THRESHOLD: Final = (50_000, 20, 100)
+
 GRACE_S: Final = 2
 """How long an answer that is under way may take after the server was told to end, seconds."""
 
-READ_AHEAD_S: Final = 1.0
-"""How long the first page waits for a recording, seconds; after that it is served, and the API says 503 meanwhile."""
+TAKES_NOTHING_MS: Final = 300_000
+"""A client that takes nothing of what it is sent for so long is gone, whatever its socket says."""
+
+START_S: Final = 20.0
+"""How long the start waits for the process that reads a recording to begin with it, seconds."""
+
+READ_AHEAD_S: Final = 3.0
+"""How long the first page then waits for the recording; after that it is served, and the API says 503 meanwhile."""
 
 _SOURCES_S: Final = 1.0
 """How often the collectors' connections are looked at for the stream."""
@@ -95,32 +111,43 @@ async def opened(state: AppState, link_socket: socket.socket | None = None) -> A
 async def _open_replay(state: AppState, stack: contextlib.AsyncExitStack) -> asyncio.Task[None]:
     path = state.settings.replay
     assert path is not None  # noqa: S101 - what replay means
-    is_read = asyncio.Event()
+    private = PrivateFolder()
+    stack.callback(private.remove)
+    begun, is_read = asyncio.Event(), asyncio.Event()
 
-    def progress(records: int) -> None:
-        state.records_read = records
+    def progress(now: Progress) -> None:
+        state.records_read = now.records
+        begun.set()
 
     async def load() -> None:
-        recording = await open_recording(path, on_progress=progress)
+        part = new_part(private.path)
+        done = await run_worker(Task(source=str(path), name=str(path), part=str(part), nice=0, folder=True), progress)
+        library = Library(private.path, current=done.run_id)
+        jobs = Jobs(private.path, library.ids, max_upload_bytes=state.settings.upload_bytes)
         try:
-            state.opened, state.records_read = (
-                Opened(recording.store, recording.run, None, recording.report.to_dict()),
-                None,
-            )
+            recording = await library.open(done.run_id)
+            state.library, state.jobs = library, jobs
+            state.opened = Opened(recording.store, recording.run, None, done.report)
+            state.records_read = None
             is_read.set()
-            await state.feed.load(recording.store.reads.records(recording.run.id))
+            # The import has left a snapshot of its end.
+            await snapshots.load(recording.store, recording.run, state.state)
+            rest = recording.store.reads.records(recording.run.id, from_ord=state.state.ord + 1)
+            await state.feed.load(rest)
             await asyncio.Event().wait()  # until it is cancelled at the end
         finally:
             _shut(state)
-            await recording.close()
+            await jobs.close()
+            await library.close()
 
-    progress(0)
+    state.records_read = 0
     loading = asyncio.create_task(load(), name="tidegate-load")
     stack.push_async_callback(_cancel, loading)
     # What is no recording shows at once, and a small one is read at once. A large one is read while pages say so.
-    waiting = asyncio.create_task(is_read.wait())
-    await asyncio.wait({loading, waiting}, timeout=READ_AHEAD_S, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    for event, timeout_s in ((begun, START_S), (is_read, READ_AHEAD_S)):
+        waiting = asyncio.create_task(event.wait())
+        await asyncio.wait({loading, waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
     if loading.done():
         await loading
     return loading
@@ -140,8 +167,18 @@ async def _open_live(
     stack.push_async_callback(ingest.stop)
     link = LinkServer(ingest, sock, allowed_uids=settings.link_uids)
     stack.push_async_callback(link.stop)
+    await asyncio.to_thread(remove_leftovers, settings.recordings)
+    library = Library(settings.recordings, live=store, writing=run, current=run.id)
+    stack.push_async_callback(library.close)
+    jobs = Jobs(settings.recordings, library.ids, max_upload_bytes=settings.upload_bytes)
+    stack.push_async_callback(jobs.close)
+    state.library, state.jobs = library, jobs
     state.opened = Opened(store, run, Live(ingest, link), None)
     stack.callback(_shut, state)
+    stack.push_async_callback(_cancel, asyncio.create_task(keep_rollups(store, run), name="tidegate-rollups"))
+    limits = Limits(settings.keep_days, settings.keep_bytes)
+    keeping = asyncio.create_task(keep_limits(library, store, limits, ingest.record), name="tidegate-retention")
+    stack.push_async_callback(_cancel, keeping)
 
     async def past() -> AsyncIterator[list[tuple[int, AnyLine]]]:
         # Up to what is committed when all before it is folded: the feed keeps only some of what comes meanwhile.
@@ -151,6 +188,7 @@ async def _open_live(
 
     async def load() -> None:
         await link.start()
+        await state.feed.keep(store, run)
         await state.feed.load(past())
         while True:
             ingest.check()
@@ -163,7 +201,7 @@ async def _open_live(
 
 
 def _shut(state: AppState) -> None:
-    state.opened = None
+    state.opened = state.library = state.jobs = None
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -200,9 +238,14 @@ def bind(settings: Settings) -> socket.socket:
             f"--host {settings.host} can be reached from other machines, and Tidegate's pages have no TLS. Serve on "
             f"127.0.0.1 and forward the port: ssh -L {settings.port or 6456}:127.0.0.1:{settings.port or 6456} HOST"
         )
-    sock = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY; else each answer's body waits 40 ms for the acknowledgement of
+    # its head.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A browser that hangs, or a pipe that nobody reads, must not keep a stream for ever: the kernel ends those.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKES_NOTHING_MS)
         sock.bind((host, settings.port))
         sock.listen(128)
         sock.setblocking(False)
@@ -296,6 +339,10 @@ async def _serve(
         async with opened(state, link_socket) as loading:
             # It ends only by failing; then there is nothing true to show.
             loading.add_done_callback(lambda task: None if task.cancelled() or task.exception() is None else stop())
+            # What a start leaves behind stays, and a collection that went through all of it would hold up every answer.
+            gc.freeze()
+            # A batch makes tens of thousands of objects that all go again: looking through them costs a tenth of it.
+            gc.set_threshold(*GC_THRESHOLD)
             await server.serve(sockets=[sock])
             if loading.done():
                 await loading

@@ -13,6 +13,9 @@ variable                    default                 meaning
 ``TIDEGATE_TICK_MS``        100                     time between two frames of the live stream, milliseconds
 ``TIDEGATE_ALLOWED_HOSTS``  the loopback names      further values of the Host header that are answered, by commas
 ``TIDEGATE_LINK_UIDS``      none                    further user ids whose collectors may connect, by commas
+``TIDEGATE_UPLOAD_BYTES``   4000000000              largest file that the Runs page takes, bytes
+``TIDEGATE_KEEP_DAYS``      no limit                runs that ended longer ago are removed, hourly
+``TIDEGATE_KEEP_BYTES``     no limit                the oldest runs are removed while all take more, hourly
 =========================== ======================= ==================================================================
 """
 
@@ -36,6 +39,9 @@ ENVIRONMENT: Final = {
     "TIDEGATE_TICK_MS": "tick_ms",
     "TIDEGATE_ALLOWED_HOSTS": "allowed_hosts",
     "TIDEGATE_LINK_UIDS": "link_uids",
+    "TIDEGATE_UPLOAD_BYTES": "upload_bytes",
+    "TIDEGATE_KEEP_DAYS": "keep_days",
+    "TIDEGATE_KEEP_BYTES": "keep_bytes",
 }
 """Variable to field; a test keeps this, the table above and the dataclass equal."""
 
@@ -56,6 +62,9 @@ class Settings:
     user: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     link_uids: tuple[int, ...] = ()
+    upload_bytes: int = 4_000_000_000
+    keep_days: int | None = None
+    keep_bytes: int | None = None
     login_url_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -63,6 +72,11 @@ class Settings:
             raise UsageError(f"port {self.port} is not between 0 and 65535")
         if not 20 <= self.tick_ms <= 10_000:
             raise UsageError(f"a tick of {self.tick_ms} ms is not between 20 and 10000")
+        if self.upload_bytes < 0:
+            raise UsageError(f"an upload of {self.upload_bytes} bytes is none")
+        for name, value in (("TIDEGATE_KEEP_DAYS", self.keep_days), ("TIDEGATE_KEEP_BYTES", self.keep_bytes)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value} would remove every run; leave it out to keep all")
         if not self.host:
             raise UsageError("the host to listen on is empty")
 
@@ -70,6 +84,11 @@ class Settings:
     def database(self) -> Path:
         """The SQLite file of the live store."""
         return self.state_dir / "tidegate.db"
+
+    @property
+    def recordings(self) -> Path:
+        """The folder of recordings, one database file each."""
+        return self.state_dir / "recordings"
 
     @property
     def link_socket(self) -> Path:
@@ -95,7 +114,7 @@ class Settings:
 
 def _parse(variable: str, name: str, text: str) -> Any:
     try:
-        if name in ("port", "tick_ms"):
+        if name in ("port", "tick_ms", "upload_bytes", "keep_days", "keep_bytes"):
             return int(text)
         if name in ("state_dir", "runtime_dir"):
             return Path(text)

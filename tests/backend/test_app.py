@@ -23,7 +23,8 @@ from tests.support.server import Server, running_server
 from tidegate import app
 from tidegate.errors import BadInputError, NotFoundError, StoreError, TidegateError, UsageError
 from tidegate.ingest import Ingest
-from tidegate.ingest.replay import open_recording
+from tidegate.runs.messages import Progress
+from tidegate.runs.process import run_worker
 from tidegate.settings import Settings
 from tidegate.web import create_app, feed
 from tidegate_collectors.link import Hello, LinkClient, new_src
@@ -382,14 +383,13 @@ async def test_a_large_recording_is_read_while_pages_are_served(
 ) -> None:
     recording = write_recording(tmp_path / "r.jsonl", [RunMeta(t=T0_US, run="old"), *a_session("s1")])
     go = asyncio.Event()
-    real = open_recording
 
-    async def slow(path: Path, *, on_progress: Any) -> Any:
-        on_progress(12_345)
+    async def slow(task: Any, on_progress: Any) -> Any:
+        on_progress(Progress(format="tidegate", records=12_345))
         await go.wait()
-        return await real(path, on_progress=on_progress)
+        return await run_worker(task, on_progress)
 
-    monkeypatch.setattr(app, "open_recording", slow)
+    monkeypatch.setattr(app, "run_worker", slow)
     monkeypatch.setattr(app, "READ_AHEAD_S", 0.05)
     state = app.prepare(Settings(state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", replay=recording))
     async with (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.ingest import Ingest, LinkServer, bind_link
-from tidegate.ingest.replay import OpenedRecording, open_recording
+from tidegate.ingest.recording import Report, load
 from tidegate.store import CommittedBatch, Run, Store, open_store
 from tidegate_collectors.link import Hello, Up
 from tidegate_collectors.link.messages import encode_line
@@ -59,15 +59,26 @@ async def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
         await asyncio.sleep(0.01)
 
 
+@dataclass(slots=True)
+class OpenedRecording:
+    """A recording that was read into a database of its own."""
+
+    store: Store
+    run: Run
+    report: Report
+
+
 @contextlib.asynccontextmanager
-async def opened_recording(path: Path, data: bytes) -> AsyncIterator[OpenedRecording]:
-    """A file with these bytes, opened as a recording; its private database is made beside it."""
-    path.write_bytes(data)  # noqa: ASYNC240 - a test
-    opened = await open_recording(path, state_dir=path.parent)
+async def opened_recording(path: Path, data: bytes | None = None, **options: Any) -> AsyncIterator[OpenedRecording]:
+    """A file (with these bytes), read as a recording; the database lies in a folder of its own beside it."""
+    if data is not None:
+        path.write_bytes(data)  # noqa: ASYNC240 - a test
+    store = await open_store(path.parent / f"{path.name}.store" / "r.db")
     try:
-        yield opened
+        run, report = await load(path, store, **options)
+        yield OpenedRecording(store, run, report)
     finally:
-        await opened.close()
+        await store.close()
 
 
 class Peer:

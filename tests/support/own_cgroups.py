@@ -59,3 +59,17 @@ def sleeper(seconds: float = 30) -> Iterator[int]:
     finally:
         process.kill()
         process.wait(5)
+
+
+def once_placed(session: str, call: str) -> str:
+    """Lines of Python, for ``python -c '...'``, that wait until the process is in the groups of its call.
+
+    What it takes before is not charged to those, and how long a busy collector needs is not what is tested.
+    """
+    layout = cgroup_layout.discover()
+    groups = len({base for base in (layout.v2, layout.memory) if base is not None})
+    return (
+        "import time\nuntil = time.monotonic() + 20\n"
+        f'while open("/proc/self/cgroup").read().count("/{session}/tools/{call}\\n") < {groups}:\n'
+        "    assert time.monotonic() < until\n    time.sleep(0.01)\n"
+    )

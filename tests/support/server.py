@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,8 @@ def running_server(
             answer = httpx.get(login_url, timeout=10.0)
             assert answer.status_code == 303, answer.text
             cookies = {"tidegate_session": answer.cookies["tidegate_session"]}
+            if replay is not None:
+                _wait_until_read(base_url, cookies)
         yield Server(process, base_url, login_url, cookies, state_dir, runtime_dir, output)
     finally:
         if process.poll() is None:
@@ -113,6 +116,14 @@ def running_server(
         reader.join(5.0)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _wait_until_read(base_url: str, cookies: dict[str, str]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with httpx.Client(base_url=base_url, cookies=cookies, timeout=START_TIMEOUT_S) as client:
+        while client.get("/api/runs").status_code == 503:
+            assert time.monotonic() < deadline, "the recording is still being read"
+            time.sleep(0.05)
 
 
 def _read(process: subprocess.Popen[str], output: list[str], lines: queue.Queue[str | None]) -> None:

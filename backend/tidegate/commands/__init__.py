@@ -21,13 +21,21 @@ COMMANDS: Final = {
     "collect": "observe this host's kernel and send records (needs root)",
     "run": "start an agent, or any command, in a session of its own",
     "exec": "run one command as one call of the session around it",
+    "hooks": "let an agent's hooks name its tool calls",
+    "hook": "tell the collector of an agent's tool call (what a hook runs)",
     "demo": "run scripted agents whose tools are real",
+    "runs": "list the runs, rename or delete one",
+    "import": "read recordings and other programs' traces into runs",
     "export": "write a run or a session as JSON lines",
+    "backup": "copy the database while the backend runs",
+    "prune": "remove old runs, by age and by size",
     "reindex": "rebuild the tables of the database from its raw log",
     "doctor": "try what this host can do, and say what is missing",
     "version": "print the version",
 }
 """Subcommands in the order of the help."""
+
+_MODULES: Final = {"exec": "exec_", "import": "import_"}
 
 _DESCRIPTION: Final = "See, on one clock, what each tool call of an AI agent does to this host."
 
@@ -93,7 +101,7 @@ class _Command(Protocol):
 
 
 def _module(name: str) -> _Command:
-    return cast("_Command", importlib.import_module(f"tidegate.commands.{'exec_' if name == 'exec' else name}"))
+    return cast("_Command", importlib.import_module(f"tidegate.commands.{_MODULES.get(name, name)}"))
 
 
 __all__ = ["COMMANDS", "build_parser", "main"]

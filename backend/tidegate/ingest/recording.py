@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
-import logging
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any, Final
 
 import msgspec
-import zstandard
 
-from tidegate.errors import BadInputError, NotFoundError
-from tidegate.ingest.intake import Intake, LineError
-from tidegate.store import NewRun, Run, Store
+from tidegate.errors import BadInputError, TidegateError
+from tidegate.ingest.intake import MAX_T, Intake, LineError
+from tidegate.ingest.lines import Bounds, LinesOfFile
+from tidegate.store import Batch, NewRun, Run, Store
 from tidegate_collectors import records
 from tidegate_collectors.link import Stamper, new_src
-from tidegate_collectors.records import MAX_LINE_BYTES, RecordError, RunEnd, RunMeta
-
-log = logging.getLogger(__name__)
+from tidegate_collectors.records import RecordError, RunEnd, RunMeta
 
 MAX_ERRORS: Final = 100
 """So many broken lines are named in the report; all are counted."""
 
-_BLOCK_BYTES: Final = 1 << 20
 _BATCH: Final = 8192
+_MAX_TEXT: Final = 500
+_MANY_ERRORS: Final = 10_000
+"""With more broken lines than this, and more than good ones, a file is no recording whatever its first line is."""
+
 _KINDS: Final = (
     (b"SQLite format 3\0", "an SQLite database"),
     (b"\x7fELF", "a program"),
@@ -90,97 +87,45 @@ class _ExtractMark(msgspec.Struct):
     extract: _Extract | None = None
 
 
-class RecordingFile:
-    """The lines of a file, block by block.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some records of a run that go into the store together; ``bytes_done`` of the file are read by then."""
 
-    After the iteration ``cut`` tells whether the last line had no newline, and ``damage`` why the file could not be
-    read to its end.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.cut = False
-        self.damage = ""
-
-    def blocks(self) -> Iterator[list[bytes]]:
-        """Lines without newlines, in order. A line longer than a record may be is cut there.
-
-        Raises:
-            NotFoundError: there is no such file.
-            BadInputError: it cannot be opened.
-        """
-        try:
-            with self._path.open("rb") as raw, self._plain(raw) as file:
-                yield from self._split(file)
-        except FileNotFoundError:
-            raise NotFoundError(f"{self._path} does not exist") from None
-        except OSError as error:
-            raise BadInputError(error.strerror or str(error), source=str(self._path)) from None
-
-    def _plain(self, raw: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-        magic = raw.read(4)
-        raw.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            return cast("contextlib.AbstractContextManager[BinaryIO]", gzip.GzipFile(fileobj=raw))
-        if magic == b"\x28\xb5\x2f\xfd":
-            reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
-            return cast("contextlib.AbstractContextManager[BinaryIO]", reader)
-        return contextlib.nullcontext(raw)
-
-    def _split(self, file: BinaryIO) -> Iterator[list[bytes]]:
-        rest = b""
-        skipping = False
-        while True:
-            try:
-                block = file.read(_BLOCK_BYTES)
-            except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
-                self.damage = f"the compressed file is damaged or cut: {error}"
-                break
-            if not block:
-                break
-            if skipping:
-                _, newline, block = block.partition(b"\n")
-                if not newline:
-                    continue
-                skipping = False
-            *lines, rest = (rest + block).split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
-                lines.append(rest[: MAX_LINE_BYTES + 1])
-                rest, skipping = b"", True
-            yield lines
-        if rest:
-            self.cut = True
-            yield [rest]
+    batch: Batch
+    bytes_done: int
 
 
-async def load(
-    path: Path, store: Store, *, run_id: str | None = None, on_progress: Callable[[int], None] | None = None
-) -> tuple[Run, Report]:
-    """Read a recording into a new run of the store.
-
-    ``on_progress`` is called now and then with the number of records read so far.
+def read_recording(
+    path: Path, *, name: str | None = None, bounds: Bounds | None = None
+) -> Iterator[NewRun | Piece | Report]:
+    """A recording, piece by piece: first the run, then its records, at last what was found.
 
     Broken lines do not end it: they are counted, the first ones named, and each leaves a loss in the run. A last line
     that is cut is tolerated in the same way.
 
+    Args:
+        path: the file, plain or packed with gzip or zstd.
+        name: what the file is called in messages and, without its ending, as title; by default its own name.
+        bounds: what it may unpack to.
+
     Raises:
         NotFoundError: there is no such file.
-        BadInputError: the first line is no record of ours, or of another version; says what the file seems to be.
-        StoreError: the store cannot be written.
+        BadInputError: the first line is no record of ours, or of another version, says what the file seems to be; or
+            most lines are no records; or it unpacks to too much.
     """
-    report = Report(str(path))
-    file = RecordingFile(path)
-    run: Run | None = None
+    source = name or str(path)
+    report = Report(source)
+    file = LinesOfFile(path, name=source, bounds=bounds)
     intake: Intake | None = None
     number = 1
     for lines in file.blocks():
-        if run is None or intake is None:
+        if intake is None:
             first = next((i for i, line in enumerate(lines) if line.strip()), None)
             if first is None:
                 number += len(lines)
                 continue
-            new = _first_record(path, lines[first], number + first, report, run_id)
-            run = await store.create_run(new)
+            new = _first_record(lines[first], number + first, report)
+            yield new
             intake = Intake(
                 Stamper(new_src("import"), new.host),
                 where="import",
@@ -189,19 +134,70 @@ async def load(
             )
         for start in range(0, len(lines), _BATCH):
             batch = intake.new_batch()
-            intake.feed(batch, lines[start : start + _BATCH], source=str(path), first_line=number + start)
-            await store.commit(run, batch)
-            if on_progress is not None:
-                on_progress(run.last_ord)
+            intake.feed(batch, lines[start : start + _BATCH], source=source, first_line=number + start)
             for record in batch.records:
                 if isinstance(record, RunEnd):
                     report.ended_clean = record.clean
+            yield Piece(batch, file.bytes_done)
         number += len(lines)
-    if run is None or intake is None:
-        raise BadInputError(file.damage or "the file is empty; expected one record a line", source=str(path))
+        if report.errors_total > max(_MANY_ERRORS, number // 2):
+            raise BadInputError(f"most of its lines are no records; the first: {report.errors[0]}", source=source)
+    if intake is None:
+        raise BadInputError(file.damage or "the file is empty; expected one record a line", source=source)
     _finish(report, intake, file, number - 1)
-    await store.end_run(run, run.last_t or run.started_us, clean=report.ended_clean)
-    return run, report
+    yield report
+
+
+async def load(
+    path: Path,
+    store: Store,
+    *,
+    name: str | None = None,
+    choose_id: Callable[[str], str] | None = None,
+    bounds: Bounds | None = None,
+) -> tuple[Run, Report]:
+    """Read a recording into a new run of the store.
+
+    Args:
+        path: the file.
+        store: open for writing.
+        choose_id: makes the id of the run from the one that the recording gives it; by default that one is taken.
+        name, bounds: see :func:`read_recording`.
+
+    Raises:
+        NotFoundError, BadInputError: see :func:`read_recording`.
+        StoreError: the store cannot be written.
+    """
+    run: Run | None = None
+    for item in read_recording(path, name=name, bounds=bounds):
+        if isinstance(item, NewRun):
+            run = await store.create_run(replace(item, id=(choose_id or str)(item.id)))
+        elif run is not None and isinstance(item, Piece):
+            await store.commit(run, item.batch)
+        elif run is not None and isinstance(item, Report):
+            await store.end_run(run, run.last_t or run.started_us, clean=item.ended_clean)
+            return run, item
+    raise AssertionError("a recording ends with its report")
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the file begins with a record of ours, in a version that this Tidegate reads or not."""
+    try:
+        for lines in LinesOfFile(path).blocks():
+            first = next((line for line in lines if line.strip()), None)
+            if first is not None:
+                return _is_record(first)
+    except TidegateError:
+        pass
+    return False
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        records.decode(line)
+    except RecordError as error:
+        return "version" in str(error) and line.lstrip().startswith(b"{")
+    return True
 
 
 def _add_error(report: Report, error: LineError) -> None:
@@ -210,7 +206,7 @@ def _add_error(report: Report, error: LineError) -> None:
         report.errors.append(error)
 
 
-def _finish(report: Report, intake: Intake, file: RecordingFile, lines: int) -> None:
+def _finish(report: Report, intake: Intake, file: LinesOfFile, lines: int) -> None:
     counts = intake.counts
     report.lines = lines
     report.records = counts.records
@@ -225,27 +221,39 @@ def _finish(report: Report, intake: Intake, file: RecordingFile, lines: int) -> 
         _add_error(report, LineError(report.path, lines, None, file.damage))
 
 
-def _first_record(path: Path, line: bytes, number: int, report: Report, run_id: str | None) -> NewRun:
+def _first_record(line: bytes, number: int, report: Report) -> NewRun:
     try:
         record = records.decode(line)
     except RecordError as error:
-        message = f"{error}; this seems to be {_seems(line)}, not a recording of Tidegate"
+        message = f"{error}; this seems to be {seems(line)}, not a recording of Tidegate"
         if "version" in str(error) and line.lstrip().startswith(b"{"):
             message = str(error)
-        raise BadInputError(message, source=str(path), line=number, column=error.column) from None
-    name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
-    if not isinstance(record, RunMeta):
-        host = getattr(record, "host", "")
-        return NewRun(id=run_id or name, started_us=record.t, title=name, source="recorded", host=host)
-    report.extract_of_session = _extract_of(line)
+        raise BadInputError(message, source=report.path, line=number, column=error.column) from None
+    name = PurePath(report.path).name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
+    if isinstance(record, RunMeta):
+        report.extract_of_session = _extract_of(line)
+        return new_run(record, name)
+    started_us = min(max(record.t, 0), MAX_T)
     return NewRun(
-        id=run_id or record.run or name,
-        started_us=record.t,
-        title=record.title or name,
-        source="recorded" if record.source == "live" else record.source,
-        host=record.host,
-        boot_id=record.machine.boot_id if record.machine else "",
+        id=name, started_us=started_us, title=name, source="recorded", host=clean(getattr(record, "host", ""))
     )
+
+
+def new_run(meta: RunMeta, name: str) -> NewRun:
+    """The run that a record opens, whatever is written in it; ``name`` stands in for what it does not say."""
+    return NewRun(
+        id=clean(meta.run) or name,
+        started_us=min(max(meta.t, 0), MAX_T),
+        title=clean(meta.title) or name,
+        source="recorded" if meta.source == "live" else meta.source,
+        host=clean(meta.host),
+        boot_id=clean(meta.machine.boot_id) if meta.machine else "",
+    )
+
+
+def clean(text: str) -> str:
+    """Text of a recording, such that a database takes it: not endless, and no half of a surrogate pair."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def _extract_of(line: bytes) -> str | None:
@@ -256,7 +264,8 @@ def _extract_of(line: bytes) -> str | None:
     return mark.session if mark else None
 
 
-def _seems(line: bytes) -> str:
+def seems(line: bytes) -> str:
+    """What a file seems to be, by its first line, in words that follow "this seems to be"."""
     for magic, kind in _KINDS:
         if line.startswith(magic):
             return kind

@@ -13,7 +13,7 @@ from tests.support.databases import derived_tables, names_in
 from tests.support.scenes import scene_lines
 from tidegate.commands import COMMANDS, build_parser, main
 from tidegate.errors import BadInputError, NotFoundError, StoreError, TidegateError, UnavailableError, UsageError
-from tidegate.importers.jsonl import import_recording
+from tidegate.ingest.recording import load
 from tidegate.store import open_store
 
 HEAVY = ("fastapi", "sqlalchemy", "numpy", "uvicorn", "plotly", "alembic", "aiosqlite", "jinja2", "zstandard")
@@ -23,7 +23,7 @@ async def stored(tmp_path: Path) -> Path:
     """A state directory that holds one imported run."""
     (tmp_path / "r.jsonl").write_bytes(b"\n".join(scene_lines()) + b"\n")
     store = await open_store(tmp_path / "state" / "tidegate.db")
-    await import_recording(tmp_path / "r.jsonl", store)
+    await load(tmp_path / "r.jsonl", store)
     await store.close()
     return tmp_path / "state"
 
@@ -125,7 +125,7 @@ def test_a_wrong_command_line_ends_with_2() -> None:
 async def test_export_writes_what_came_in(tmp_path: Path) -> None:
     state = await stored(tmp_path)
     run = "20261130-2306-ab12"
-    listed = tidegate("export", "--list", TIDEGATE_STATE_DIR=str(state))
+    listed = tidegate("runs", TIDEGATE_STATE_DIR=str(state))
     assert listed.stdout.decode().split("\t")[0] == run
     piped = tidegate("export", "--run", run, "--state-dir", str(state))
     assert (piped.returncode, piped.stdout) == (0, (tmp_path / "r.jsonl").read_bytes())
@@ -164,7 +164,7 @@ def test_a_database_of_somebody_else_is_refused_in_words() -> None:
         (state / "tidegate.db").write_bytes(b"")
         Path(directory).chmod(0o755)
         done = subprocess.run(
-            [sys.executable, "-m", "tidegate", "export", "--list", "--state-dir", str(state)],
+            [sys.executable, "-m", "tidegate", "runs", "--state-dir", str(state)],
             capture_output=True,
             text=True,
             user=65534,
@@ -182,7 +182,7 @@ async def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     lines = scene_lines(sessions=10, ticks=100)
     (tmp_path / "big.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     store = await open_store(state / "tidegate.db")
-    await import_recording(tmp_path / "big.jsonl", store, run_id="big")
+    await load(tmp_path / "big.jsonl", store, choose_id=lambda _: "big")
     await store.close()
     export = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-m", "tidegate", "export", "--run", "big", "--state-dir", str(state)],

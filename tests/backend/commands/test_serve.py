@@ -102,7 +102,7 @@ def test_root_binds_and_is_given_up_for_good_and_the_link_works(directory: Path)
     (run,) = table_rows(database, "runs")
     assert run[8] == 1  # clean
     # and root's command reads what the unprivileged one wrote
-    listed = tidegate("export", "--list", "--state-dir", str(directory / "state"))
+    listed = tidegate("runs", "--state-dir", str(directory / "state"))
     assert "3 records" in listed.stdout
 
 

@@ -21,11 +21,13 @@ from tests.support.scenes import T0, stamped
 from tidegate.analysis.decimate import BUCKETS_US, columns
 from tidegate.analysis.picture import session_picture
 from tidegate.analysis.series import SessionSeries, draw_session
+from tidegate.errors import StoreError
 from tidegate.store import NewRun, Run, Store, open_store
 from tidegate.store.blocks import stats_of
 from tidegate.store.charts import host_chart, session_chart
-from tidegate.store.rollups import RUN, build_rollups, drop_rollups, keep_rollups, known_states
-from tidegate_collectors.records import MemSample, Record, SessionStart
+from tidegate.store.rollup_states import RUN, known_states
+from tidegate.store.rollups import build_rollups, drop_rollups, keep_rollups
+from tidegate_collectors.records import HostSample, MemSample, Record, SchedSample, SessionStart
 
 
 @pytest.fixture(scope="module")
@@ -215,4 +217,71 @@ async def test_a_backend_keeps_them_up_to_date_and_finishes_those_of_earlier_run
     series = await session_chart(store, run, "s", from_us=T0, to_us=T0 + 400 * SECOND, px=100)
     exact = await session_chart(store, run, "s", from_us=T0, to_us=T0 + 400 * SECOND, px=100, exact=True)
     same(series, exact)
+    await store.close()
+
+
+async def filled(path: Path, records: list[Record]) -> tuple[Store, Run]:
+    store = await open_store(path)
+    run = await store.create_run(NewRun(id="r", started_us=T0))
+    await store.commit(run, batch_of(stamped(records)))
+    return store, run
+
+
+@pytest.mark.parametrize("column", ["total", "layers", "shares", "stats"])
+async def test_a_damaged_rollup_is_passed_over_and_built_anew(tmp_path: Path, column: str) -> None:
+    """GIVEN a rollup that is not as it was written WHEN charts are drawn THEN they are drawn from the samples, and the
+    next pass makes the rollups anew."""
+    store, run = await filled(tmp_path / "t.db", random_run(3, late=False))
+    await build_rollups(store, run)
+    span: dict[str, Any] = {"from_us": T0, "to_us": T0 + 700 * SECOND, "px": 50}
+    session = await session_chart(store, run, "s0", **span)
+    host = await host_chart(store, run, ["s0", "s1"], **span, cpus=2)
+    async with store.begin() as connection:
+        await connection.exec_driver_sql(f"UPDATE rollups SET {column} = CAST(substr({column}, 1, 20) AS BLOB)")
+    same(await session_chart(store, run, "s0", **span), session)
+    assert await host_chart(store, run, ["s0", "s1"], **span, cpus=2) == host
+    t = (run.last_t or 0) + 90 * SECOND
+    await store.commit(run, batch_of(stamped([MemSample(t=t, session="s0", subject="runtime", anon_bytes=1)])))
+    await build_rollups(store, run)
+    for blob in await store.reads.driver_all("SELECT stats FROM rollups", ()):
+        stats_of(*blob)
+    same(await session_chart(store, run, "s0", **span), session)
+    await store.close()
+
+
+async def test_what_is_noted_can_be_damaged_too(tmp_path: Path) -> None:
+    store, run = await filled(tmp_path / "t.db", random_run(3, late=False))
+    await build_rollups(store, run)
+    async with store.begin() as connection:
+        await connection.exec_driver_sql("UPDATE rollup_states SET data = x'00'")
+    with pytest.raises(StoreError, match="reindex"):
+        await session_chart(store, run, "s0", from_us=T0, to_us=T0 + 700 * SECOND, px=50)
+    await build_rollups(store, run)
+    await session_chart(store, run, "s0", from_us=T0, to_us=T0 + 700 * SECOND, px=50)
+    await store.close()
+
+
+async def test_a_clock_that_was_centuries_ahead_costs_no_centuries(tmp_path: Path) -> None:
+    """GIVEN a run of which some records are told to be of the year 2200 WHEN its rollups are built, and brought up to
+    date THEN that takes no longer than for any run, and the charts are those of the samples."""
+    far = T0 + 174 * 365 * 86_400 * SECOND
+    ahead: list[Record] = [
+        MemSample(t=far, session="s0", subject="runtime", anon_bytes=7),
+        SchedSample(t=far, session="s0", subject="runtime", oncpu_us=1, wait_us=SECOND, window_us=3 * 86_400 * SECOND),
+        HostSample(t=far, mem_total_bytes=9, mem_available_bytes=4, cpu_busy_us=SECOND, window_us=2 * far),
+    ]
+    store, run = await filled(tmp_path / "t.db", [*random_run(5, late=False), *ahead])
+    async with asyncio.timeout(20):
+        await build_rollups(store, run)
+        later = [MemSample(t=T0 + (900 + n) * SECOND, session="s1", subject="runtime", anon_bytes=n) for n in range(99)]
+        await store.commit(run, batch_of(stamped(later)))
+        await store.end_run(run, far, clean=True)
+        await build_rollups(store, run)
+        day = 86_400 * SECOND
+        for begin, to in ((T0, T0 + 1000 * SECOND), (far - 4 * day, far + day), (far - day, far + 60 * SECOND)):
+            span: dict[str, Any] = {"from_us": begin, "to_us": to, "px": 300}
+            series = [await session_chart(store, run, "s0", **span, exact=exact) for exact in (False, True)]
+            same(series[0], series[1])
+            host, raw = [await host_chart(store, run, ["s0", "s1"], **span, cpus=2, exact=e) for e in (False, True)]
+            assert host == raw
     await store.close()

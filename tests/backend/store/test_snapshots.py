@@ -68,6 +68,9 @@ async def test_a_snapshot_of_another_version_is_passed_over(store: Store, monkey
         "DELETE FROM parts WHERE name = 'head'",
         "DELETE FROM parts WHERE name LIKE 'c%'",
         "UPDATE parts SET data = substr(data, 1, 20)",
+        "UPDATE parts SET data = x'00'",
+        # Blocks of calls are opened only when one of them is named: by then it would be too late.
+        "UPDATE parts SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB) WHERE name LIKE 'c%'",
     ],
 )
 async def test_a_damaged_snapshot_is_passed_over(store: Store, damage: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 
 from tests.support.backend import T0_US, Backend, a_session, backend
-from tidegate.web.api import safe_name
 from tidegate_collectors.records import HostSample, Loss, MemBurst, ProcExec, ProcExit, PsiSample, SchedSample
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -158,7 +157,7 @@ async def test_bad_bounds_are_explained(web: Backend, path: str, query: str) -> 
     [
         "/api/nothing", "/api", "/api/", "/api/sessions", "/api/sessions/none", "/api/sessions/none/series",
         "/api/sessions/s1/calls/none", "/api/sessions/none/calls/c1", "/api/sessions/..%2fs1", "/api/sessions/S1",
-        "/api/export?session=none", "/api/sessions/%00", "/api/sessions/%ff",
+        "/api/sessions/%00", "/api/sessions/%ff",
     ],
 )  # fmt: skip
 async def test_unknown_is_404(web: Backend, path: str) -> None:
@@ -176,34 +175,31 @@ async def test_method_is_405(web: Backend) -> None:
 
 
 async def test_no_answer_may_be_cached(web: Backend) -> None:
-    for path in ("/api/state", "/api/sessions/s1", "/api/status", "/api/export", "/api/definitions"):
+    for path in ("/api/state", "/api/sessions/s1", "/api/status", "/api/runs", "/api/definitions"):
         assert (await web.client.get(path)).headers["cache-control"] == "no-store", path
 
 
 async def test_export(web: Backend) -> None:
-    answer = await web.client.get("/api/export")
+    assert web.state.opened is not None
+    path = f"/api/runs/{web.state.opened.run.id}/export"
+    answer = await web.client.get(path)
+    assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert len(lines) == web.state.state.ord
     assert lines[0]["type"] == "run.meta"
-    one = await web.client.get("/api/export", params={"session": "s1"})
+    one = await web.client.get(path, params={"session": "s1"})
     assert {line.get("session") for line in map(json.loads, one.text.splitlines())} <= {"s1", None}
+    assert (await web.client.get(path, params={"session": "none"})).status_code == 404
 
 
 async def test_export_file_name_is_safe(web: Backend) -> None:
-    answer = await web.client.get("/api/export", params={"session": HOSTILE})
+    assert web.state.opened is not None
+    answer = await web.client.get(f"/api/runs/{web.state.opened.run.id}/export", params={"session": HOSTILE})
     disposition = answer.headers["content-disposition"]
     name = disposition.removeprefix('attachment; filename="').removesuffix('"')
     assert name.endswith(".jsonl")
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-
-
-@pytest.mark.parametrize(
-    ("text", "name"), [("../../etc/passwd", "etc_passwd"), ("", "tidegate"), ("..", "tidegate"), ('a"b\r\nc', "a_b_c")]
-)
-async def test_safe_name(text: str, name: str) -> None:
-    assert safe_name(text) == name
-    assert len(safe_name("x" * 10_000)) == 100
 
 
 async def test_status(web: Backend) -> None:

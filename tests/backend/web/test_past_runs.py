@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.backend import T0_US, a_session, backend, write_recording
 from tests.support.folding import records_of, state_at
+from tests.support.importing import read_here
 from tests.support.server import running_server
 from tests.support.stories import Collector
 from tests.support.streaming import connected
@@ -101,8 +101,9 @@ def test_pages_say_what_they_show(client: httpx.Client, past: str) -> None:
 
 
 def test_export_of_the_past_run(client: httpx.Client, past: str) -> None:
-    assert client.get("/api/export", params={"run": past}).content == DEMO.read_bytes()
-    assert past in client.get("/api/export", params={"run": past}).headers["content-disposition"]
+    answer = client.get(f"/api/runs/{past}/export")
+    assert answer.content == DEMO.read_bytes()
+    assert past in answer.headers["content-disposition"]
 
 
 def test_a_run_that_was_deleted_is_gone(client: httpx.Client, past: str) -> None:
@@ -117,16 +118,8 @@ def test_a_run_that_was_deleted_is_gone(client: httpx.Client, past: str) -> None
 async def test_a_run_stays_open_while_it_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.runs.library.MAX_OPEN", 1)
     file = write_recording(tmp_path / "a.jsonl", [RunMeta(t=T0_US, run="a", source="recorded"), *a_session(calls=60)])
+    first, *others = [(await read_here(file, tmp_path / "state" / "recordings")).run_id for _ in range(3)]
     async with backend(tmp_path) as web:
-        for name in ("a", "b", "c"):
-            await web.client.post(
-                "/api/runs", params={"name": f"{name}.jsonl"}, content=file.read_bytes(),
-                headers={"content-type": "application/octet-stream"},
-            )  # fmt: skip
-        async with asyncio.timeout(30):
-            while len(runs := [run for run in (await web.json("/api/runs"))["runs"] if not run["current"]]) < 3:  # noqa: ASYNC110 - imported by another process
-                await asyncio.sleep(0.1)
-        first, *others = [run["id"] for run in runs]
         assert web.state.library is not None
         store = (await web.state.library.open(first)).store
         async with connected(web, f"run={first}&at={T0_US}&speed=16") as (client, _):

@@ -16,7 +16,7 @@ from tidegate.web.security import COOKIE, CSP, LANDING, FailureLimit
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGES = ["/", "/sessions", "/definitions", "/status"]
-API = ["/api/state", "/api/status", "/api/capabilities", "/api/definitions", "/api/export", "/api/stream"]
+API = ["/api/state", "/api/status", "/api/capabilities", "/api/definitions", "/api/runs", "/api/stream"]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -150,7 +150,8 @@ async def test_a_link_that_was_opened_before_the_login_is_text_in_the_page_that_
 @pytest.mark.parametrize(
     "page",
     ["//evil.example", "https://evil.example/", "/\\evil.example", "/\\/evil.example", "\\\\evil.example",
-     "evil.example", "javascript:alert(1)", "/\t/evil.example", "/x\r\nset-cookie: a=b", " //evil.example", "/\u2028", ""],
+     "evil.example", "javascript:alert(1)", "/\t/evil.example", "/x\r\nset-cookie: a=b", " //evil.example", "/\u2028",
+     ""],
 )  # fmt: skip
 async def test_a_login_leads_to_no_other_server(web: Backend, page: str) -> None:
     """GIVEN a cookie that another port of this machine set THEN the login leads to our own start."""
@@ -215,7 +216,7 @@ async def test_configured_host(tmp_path: Path) -> None:
         {"origin": "null"},
     ],
 )
-@pytest.mark.parametrize("path", ["/api/state", "/api/stream", "/api/export"])
+@pytest.mark.parametrize("path", ["/api/state", "/api/stream", "/api/runs"])
 async def test_cross_origin_read_is_refused(web: Backend, path: str, headers: dict[str, str]) -> None:
     answer = await web.client.get(path, headers=headers)
     assert answer.status_code == 403
@@ -259,7 +260,7 @@ async def _answers(web: Backend, monkeypatch: pytest.MonkeyPatch) -> list[httpx.
         defect_page,
         await web.client.get("/"),
         await web.client.get("/api/state"),
-        await web.client.get("/api/export"),
+        await web.client.get("/api/runs"),
         await web.client.get("/static/css/tidegate.css"),
         await web.client.get("/static/nothing.css"),
         await web.client.get("/nothing"),

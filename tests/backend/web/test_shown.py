@@ -17,7 +17,7 @@ from tests.support.folding import Numbered, as_json, folded, prefix_at
 from tidegate.errors import StoreError
 from tidegate.fold import State, views
 from tidegate.web.errors import Refusal
-from tidegate.web.shown import LIVE, MAX_AT_US, Shown, instant
+from tidegate.web.shown import MAX_AT_US, Shown, instant
 from tidegate.web.states import States
 from tidegate_collectors.records import CallStart, Loss, MemEvent, Note, SessionStart
 
@@ -52,7 +52,7 @@ async def test_without_a_position_the_live_run_is_followed(web: Backend) -> None
     assert web.state.opened is not None
     run = web.state.opened.run.id
     await web.record(*a_session("s1"))
-    for params in ({}, {"run": run}, {"run": LIVE}, {"at": ""}, {"run": "", "at": ""}):
+    for params in ({}, {"run": run}, {"at": ""}, {"run": "", "at": ""}):
         body = await web.json("/api/state", **params)
         assert (body["playhead"]["live"], body["ord"]) == (True, web.state.state.ord)
         assert (body["run"]["id"], body["run"]["writing"], body["run"]["replay"]) == (run, True, False)
@@ -90,6 +90,28 @@ async def test_the_live_run_wound_back_while_it_goes_on(web: Backend) -> None:
     await ingesting
     assert looks > 3
     assert len((await web.json("/api/state"))["sessions"]) == 21
+
+
+async def test_what_is_committed_while_a_state_is_made_is_not_in_the_past(
+    web: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert web.state.opened is not None
+    assert web.state.library is not None
+    run = web.state.opened.run
+    await web.record(Note(t=run.started_us + 1_000, text="before"))
+    history, before = (await web.state.library.open(run.id)).history, run.last_ord
+    ord_at = history.ord_at
+
+    async def and_one_more(at_us: int) -> int:
+        found = await ord_at(at_us)
+        monkeypatch.undo()
+        await web.record(Note(t=run.started_us + 9_000, text="meanwhile"))
+        return found
+
+    monkeypatch.setattr(history, "ord_at", and_one_more)
+    await at(web, run.started_us + 20_000)
+    assert (await at(web, run.started_us + 5_000)).ord == before
+    assert (await at(web, run.started_us + 9_000)).ord == before + 1
 
 
 async def test_a_late_record_does_not_change_the_past(web: Backend) -> None:
@@ -264,6 +286,10 @@ async def test_a_failure_is_not_kept(recwarn: pytest.WarningsRecorder) -> None:
     async def make() -> State:
         return State(track=False)
 
+    for ord_ in range(40):
+        with pytest.raises(StoreError):
+            await states.get((key, ord_), broken)
+    assert len(states) <= 16
     with pytest.raises(StoreError):
         await states.get(key, broken)
     assert isinstance(await states.get(key, make), State)

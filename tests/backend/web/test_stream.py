@@ -58,7 +58,7 @@ async def test_an_event_does_not_wait_for_the_tick(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - began < 2.5
 
 
-@pytest.mark.parametrize("way", ["header", "after", "last_event_id"])
+@pytest.mark.parametrize("way", ["header", "after"])
 async def test_resume(web: Backend, way: str) -> None:
     async with connected(web) as (client, _):
         await client.event()

@@ -135,7 +135,7 @@ HOSTILE_RUNS: Final = [
 @pytest.mark.parametrize("hostile", HOSTILE_RUNS, ids=range(len(HOSTILE_RUNS)))
 def test_an_unknown_run_is_a_404_that_says_what_to_do(client: httpx.Client, hostile: str) -> None:
     session = next(record.session for _, record in RECORDS if isinstance(record, SessionStart))
-    for path in ("/api/state", "/api/marks", "/api/step", "/api/stream", f"/api/sessions/{session}", "/api/export"):
+    for path in ("/api/state", "/api/marks", "/api/step", "/api/stream", f"/api/sessions/{session}"):
         answer = client.get(path, params={"run": hostile})
         assert answer.status_code == 404, (path, answer.text)
         body = answer.json()
@@ -229,6 +229,9 @@ def test_pages_carry_the_position(client: httpx.Client, run: str) -> None:
         assert f'href="/sessions?{query}"' in html
         assert f'href="/runs?{query}"' in html
     assert 'href="/sessions"' in client.get("/").text
+    # An instant before the run is its start, on every page.
+    for at in ("0", "-5"):
+        assert f'href="/sessions?run={run}&amp;at={FIRST_US}"' in client.get("/status", params={"at": at}).text
 
 
 def test_session_page_before_the_session(client: httpx.Client) -> None:
