@@ -1,9 +1,9 @@
-"""Random runs whose charts are hard to draw: bursts between samples, calls that are told late, silences, late records."""
+"""Random runs whose charts are hard to draw: bursts between samples, calls told late, silences, late records."""
 
 from __future__ import annotations
 
 import random
-from typing import Final
+from typing import Final, Literal
 
 from tests.support.scenes import T0
 from tidegate_collectors.records import (
@@ -86,7 +86,7 @@ def _subject(
 ) -> int:
     """Samples of a subject; returns the most that was seen of it."""
     assert callable(say)
-    subject = "call" if call else "runtime"
+    subject: Literal["call", "runtime"] = "call" if call else "runtime"
     t, peak, used = begin, 0, 0
     before = begin
     while t < end:
