@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from tidegate._version import __version__
-from tidegate.exporters.jsonl import export_lines
 from tidegate.fold import EVENT_TYPE_NAMES, EventView, views
 from tidegate.fold.model import Session
 from tidegate.web.appstate import AppState, app_state
@@ -29,7 +26,7 @@ from tidegate.web.lookup import (
     stored_event,
 )
 from tidegate.web.responses import json_response
-from tidegate.web.shown import Shown, run_of, shown_of
+from tidegate.web.shown import Shown, shown_of
 
 router: Final = APIRouter(prefix="/api")
 
@@ -37,7 +34,6 @@ MAX_EVENTS: Final = 1000
 """Events of one session in one answer, the newest."""
 
 SESSION_EVENTS: Final = EVENT_TYPE_NAMES - {"call.start", "call.end", "loss", "run.meta", "run.end"}
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @router.get("/state")
@@ -152,36 +148,7 @@ async def definitions() -> Response:
     return json_response({"definitions": list(DEFINITIONS)})
 
 
-@router.get("/export")
-async def export(request: Request, session: Annotated[str | None, Query(max_length=4096)] = None) -> Response:
-    """The run, or one session of it, as JSON lines to download. All of it, whichever instant is shown."""
-    found = await run_of(request)
-    chunks = export_lines(found.store.reads, found.run.id, session=session or None)
-    try:
-        # The first chunk is read here, so that a session that does not exist is a 404 and not a broken download.
-        first = await anext(chunks)
-    except StopAsyncIteration:
-        first = b""
-    name = "-".join(part for part in ("tidegate", found.run.id, session) if part)
-    headers = {
-        "cache-control": "no-store",
-        "content-disposition": f'attachment; filename="{safe_name(name)}.jsonl"',
-    }
-    return StreamingResponse(_chain(first, chunks), media_type="application/x-ndjson", headers=headers)
-
-
 @router.get("/{path:path}")
 async def unknown() -> Response:
     """Whatever else: an error in the API's own shape."""
     raise HTTPException(404, "There is no such resource.")
-
-
-def safe_name(text: str) -> str:
-    """Text as a file name: letters, digits, dot, dash and underscore, at most 100, never hidden."""
-    return _UNSAFE.sub("_", text)[:100].strip("._") or "tidegate"
-
-
-async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in rest:
-        yield chunk

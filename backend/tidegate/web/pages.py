@@ -161,7 +161,7 @@ async def status(request: Request) -> Response:
 
 async def _shown_or_none(request: Request) -> Shown | None:
     """What a page is about that shows nothing of it but its name; it is there before the backend's run is."""
-    return await shown_of(request) if any(wanted(request)) else None
+    return await shown_of(request) if wanted(request) != (None, None) else None
 
 
 # --- without a login ---------------------------------------------------------------------------------------------

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 MAX_AT_US: Final = 1 << 53
 """Later instants cannot be told apart by a browser; it is the year 2255."""
 
-LIVE: Final = "live"
-"""Name of the run that is being written, in links that should follow it."""
-
 _HELD: Final = "tidegate.held"
 """Key of a request's scope: what is closed when it is over."""
 
@@ -129,14 +126,11 @@ class Positions:
         """
         app = self._app
         opened = await app.loaded()
-        if run_id is None or (run_id == LIVE and opened.live is not None):
-            run_id = opened.run.id
-        elif run_id == LIVE:
-            raise Refusal(404, "There is no live run: a recording is shown.", _OPEN_RUNS)
+        wanted_id = run_id or opened.run.id
         try:
-            found = await held.enter_async_context(app.runs()[0].hold(run_id))
+            found = await held.enter_async_context(app.runs()[0].hold(wanted_id))
         except NotFoundError:
-            raise Refusal(404, f"There is no run {_quoted(run_id)}.", _OPEN_RUNS) from None
+            raise Refusal(404, f"There is no run {_quoted(wanted_id)}.", _OPEN_RUNS) from None
         default = found.run.id == opened.run.id
         writing = default and opened.live is not None
         start_us, end_us = await found.history.extent()
@@ -163,8 +157,14 @@ class Positions:
         )  # fmt: skip
 
     async def _state(self, found: ShownRun, at_us: int) -> State:
-        ord_ = await found.history.ord_at(at_us)
-        return await self._states.get((found.history, ord_), lambda: found.history.state_at(at_us))
+        history = found.history
+        ord_ = await history.ord_at(at_us)
+
+        async def make() -> State:
+            # Not of `at_us`: more may have been committed meanwhile, and what is kept under the ordinal would have it.
+            return await history.state_at(await history.at_of(ord_) if ord_ else 0)
+
+        return await self._states.get((history, ord_), make)
 
 
 class KeepOpen:

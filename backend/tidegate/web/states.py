@@ -34,10 +34,11 @@ class States:
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._tasks[key] = asyncio.create_task(make(), name="tidegate-state")
         self._tasks.move_to_end(key)
-        # Whoever began it may go before it is done; the others still want it.
-        state = await asyncio.shield(task)
-        self._make_room()
-        return state
+        try:
+            # Whoever began it may go before it is done; the others still want it.
+            return await asyncio.shield(task)
+        finally:
+            self._make_room()
 
     def _make_room(self) -> None:
         ready = [(key, task) for key, task in self._tasks.items() if task.done()]

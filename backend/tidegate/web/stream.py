@@ -75,7 +75,7 @@ async def stream(
     query = request.query_params
     last_id = request.headers.get("last-event-id")
     if at_us is None and run.default:
-        after = last_id or query.get("after") or query.get("last_event_id")
+        after = last_id or query.get("after")
         if app.hub.full:
             raise Refusal(503, "Too many streams are open.", "Close some tabs.")
         return EventStream(app.hub, ordinal(after))

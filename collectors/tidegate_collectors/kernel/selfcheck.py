@@ -32,6 +32,8 @@ ARGUMENT = "tidegate-selfcheck"
 
 _TIMEOUT_S = 5.0
 _CPU_TOLERANCE_US = 5_000
+_TRIES = 3
+"""Of a helper's times: on a busy machine the kernel's account and ours may differ by a time slice or a stolen one."""
 _HELPER = f"""
 import _thread, mmap, os, signal, sys, time
 signal.alarm({int(_TIMEOUT_S)})
@@ -58,6 +60,10 @@ os._exit({EXIT_CODE} if status == 0 else 1)
 """
 
 
+class _TimesDifferError(BpfError):
+    """The times of the helper are not those that /proc tells; a wrong layout gets them wrong each time."""
+
+
 class Checked(Protocol):
     """What is needed of the observer."""
 
@@ -76,6 +82,17 @@ def run(observer: Checked) -> int:
         BpfError: which truth was reported wrongly.
     """
     started = time.monotonic_ns()
+    for attempt in range(1, _TRIES + 1):
+        try:
+            _run(observer)
+            break
+        except _TimesDifferError:
+            if attempt == _TRIES:
+                raise
+    return (time.monotonic_ns() - started) // 1000
+
+
+def _run(observer: Checked) -> None:
     helper = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _HELPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )
@@ -96,7 +113,6 @@ def run(observer: Checked) -> int:
         observer.read_events()
         for subject in (SUBJECT, *calls):
             observer.untrack(None, subject)
-    return (time.monotonic_ns() - started) // 1000
 
 
 def _check(observer: Checked, helper: subprocess.Popen[bytes], calls: list[int]) -> None:
@@ -169,7 +185,7 @@ def _check_times(
         ("time waiting for a CPU", (after.wait_us or 0) - (before.wait_us or 0), truth[1] - truth_before[1]),
     ):
         if abs(seen - known) > _CPU_TOLERANCE_US + known // 4:
-            raise BpfError(f"self-check: {name} was seen as {seen} us, /proc says {known} us")
+            raise _TimesDifferError(f"self-check: {name} was seen as {seen} us, /proc says {known} us")
 
 
 def _settle(pid: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ from tidegate_collectors.kernel.bcc_compile import BTF, Compiled, compiled
 from tidegate_collectors.kernel.bcc_find import BccMissingError, find_bcc
 from tidegate_collectors.kernel.bcc_headers import kernel_layout
 from tidegate_collectors.kernel.bpf_observer import BpfObserver
+from tidegate_collectors.kernel.bpf_probes import probe_loaders
+from tidegate_collectors.kernel.bpf_syscall import BpfCalls
 from tidegate_collectors.kernel.btf import Btf, Field
 from tidegate_collectors.kernel.libbpf import BpfError
 
@@ -149,9 +153,14 @@ def test_what_was_compiled_is_kept_until_something_changes(sources: Path, state:
 
     for spoil in (lambda: kept.write_text("{"), lambda: kept.write_text(json.dumps({"programs": 1})),
                   lambda: kept.chmod(0o666)):  # fmt: skip
+        content, mode = kept.read_bytes(), kept.stat().st_mode
         spoil()
-        assert compiled(sources=sources) == first
-        assert kept.stat().st_mode & 0o777 == 0o600, "it was made anew"
+        assert bcc_compile._read(kept) is None
+        kept.write_bytes(content)
+        kept.chmod(mode)
+    kept.chmod(0o666)
+    assert compiled(sources=sources) == first
+    assert kept.stat().st_mode & 0o777 == 0o600, "it was made anew"
 
     header = sources / "collector.h"
     header.write_text(header.read_text() + "\n/* changed */\n")
@@ -260,6 +269,18 @@ def test_wrong_layouts_are_refused(
     assert programs_in_use() == before, "nothing stays loaded"
 
 
+def test_the_first_refusal_counts() -> None:
+    """Kernels before 6.4 refuse a program that is loaded again for its messages with ENOSPC when those are too long."""
+
+    class Older(BpfCalls):
+        def _call(self, command: int, attributes: bytes) -> int:
+            return -errno.ENOSPC if struct.unpack_from("=I", attributes, 28)[0] else -errno.EACCES  # the log's size
+
+    with pytest.raises(BpfError) as caught:
+        Older().load_program("x", 1, bytes(8), b"GPL")
+    assert caught.value.code == errno.EACCES
+
+
 def without(programs: Compiled, name: str) -> Compiled:
     """The same on a kernel without the tracepoint of one program."""
     changed = {**programs.programs, name: dataclasses.replace(programs.programs[name], btf_id=None)}
@@ -343,6 +364,16 @@ def test_without_compiled_programs_and_clang_bcc_is_taken(tmp_path: Path) -> Non
     assert "; bcc: the source of the BPF programs is missing" in observer
     assert libbpf.startswith("loader.libbpf False")
     assert bcc.startswith("loader.bcc False")
+
+
+@needs_bcc
+@needs_root
+def test_the_doctor_says_what_a_collector_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(item.name, item.available) for item in probe_loaders()] == [("loader.libbpf", True), ("loader.bcc", True)]
+    monkeypatch.setattr(selfcheck, "EXIT_CODE", 38)  # the helper ends with another
+    for item in probe_loaders():
+        assert (item.available, item.reason) == (False, "self-check: exit code 38 was seen as wait status 0x2500")
+    assert programs_in_use() == set()
 
 
 @needs_bcc

@@ -107,6 +107,16 @@ def test_wrong_times_are_named(observer: BpfObserver) -> None:
         selfcheck.run(Liar(observer, stats=late))
 
 
+def test_times_that_differ_once_are_looked_at_again(observer: BpfObserver) -> None:
+    late = iter([0, 10**9])  # between the first two readings; right ever after
+
+    def once(stats: SubjectStats) -> SubjectStats:
+        return dataclasses.replace(stats, oncpu_us=stats.oncpu_us + next(late, 0))
+
+    selfcheck.run(Liar(observer, stats=once))
+    assert next(late, None) is None
+
+
 def test_events_that_do_not_come_are_named(observer: BpfObserver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "_TIMEOUT_S", 0.5)
     with pytest.raises(BpfError, match="an event did not come"):
