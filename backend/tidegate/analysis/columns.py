@@ -6,14 +6,11 @@ All columns of one object have the same length and are in order of ``t_us`` (mic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tidegate.fold.shapes import CallView
 
 I8 = NDArray[np.int64]
 F8 = NDArray[np.float64]
@@ -85,19 +82,3 @@ class CallSpan:
     peak_bytes: int | None = None
     kept_bytes: int | None = None
     lost: bool = False
-
-
-def spans_of(calls: Iterable[CallView]) -> list[CallSpan]:
-    """The calls of a session as spans."""
-    return [
-        CallSpan(
-            call.id,
-            call.category,
-            call.started_us,
-            call.ended_us,
-            call.peak_bytes,
-            call.kept_bytes,
-            lost=call.state == "lost",
-        )
-        for call in calls
-    ]

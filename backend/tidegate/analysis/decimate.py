@@ -1,4 +1,4 @@
-"""Fewer points without losing an extreme."""
+"""The columns of a chart, and the greatest value of each."""
 
 from __future__ import annotations
 
@@ -49,36 +49,6 @@ def columns(from_us: int, to_us: int, px: int, *, stretch: float = 4 / 3) -> tup
             count = max(1, -(-(to_us - first) // width))
             return bucket, first + np.arange(count + 1, dtype=np.int64) * width
     return 0, edges(from_us, to_us, px)
-
-
-def min_max(t_us: I8, values: F8, px: int, *, from_us: int | None = None, to_us: int | None = None) -> tuple[I8, F8]:
-    """Keep the lowest and the highest value of each of ``px`` columns.
-
-    Args:
-        t_us: times in order.
-        values: one value a time; NaN is left out.
-        px: number of columns.
-        from_us: start of the first column; by default the first time.
-        to_us: end of the last column (not in it); by default just behind the last time.
-
-    Returns:
-        times and values, at most ``2 * px``, in order, each one of the input.
-    """
-    keep = ~np.isnan(values)
-    if from_us is not None:
-        keep &= t_us >= from_us
-    if to_us is not None:
-        keep &= t_us < to_us
-    if not keep.all():
-        t_us, values = t_us[keep], values[keep]
-    if len(t_us) <= 2 * px:
-        return t_us, values
-    first = int(t_us[0]) if from_us is None else from_us
-    last = int(t_us[-1]) + 1 if to_us is None else to_us
-    starts = np.searchsorted(t_us, edges(first, last, px)[:-1], side="left")
-    starts = np.unique(starts[starts < len(t_us)])
-    chosen = np.union1d(first_of_greatest(values, starts), first_of_greatest(-values, starts))
-    return t_us[chosen], values[chosen]
 
 
 def first_of_greatest(values: F8, starts: I8) -> I8:

@@ -59,6 +59,11 @@ class Windows:
     percent: Layer
     sampled: Layer
 
+    @property
+    def both(self) -> tuple[Layer, Layer]:
+        """The two."""
+        return self.percent, self.sampled
+
     def greatest(self, borders: I8) -> F8:
         """The greatest of each column, NaN where nothing was sampled; ``borders`` as of ``decimate.edges``."""
         values = column_greatest(self.percent, borders)[1]

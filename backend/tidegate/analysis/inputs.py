@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .columns import I8, CallSpan, MemColumns, PsiColumns, SchedColumns
-from .intervals import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +16,8 @@ class SessionInput:
         mem, sched, psi: samples of a span; of each subject, the last before it and the first behind it included.
         calls: the calls of the session that matter in that span.
         ended_us: end of the session; None while it runs.
-        gaps: spans in which records are known to be lost.
-        silent_is_gap: whether missing samples are a gap of their own (not so where nobody samples regularly).
         since_us: since when the session was observed; None: since the start of the chart.
         highest: see :func:`~tidegate.analysis.layers.memory_layers`.
-        usual_us: usual distance of two samples; None: that of the samples given.
         sampled_us: times of the memory samples of any subject, the last before the span first; None: of ``mem``.
     """
 
@@ -30,11 +26,8 @@ class SessionInput:
     psi: PsiColumns = field(default_factory=PsiColumns)
     calls: Sequence[CallSpan] = ()
     ended_us: int | None = None
-    gaps: Sequence[Span] = ()
-    silent_is_gap: bool = True
     since_us: int | None = None
     highest: Mapping[str, int] = field(default_factory=dict)
-    usual_us: float | None = None
     sampled_us: I8 | None = None
 
     @property

@@ -7,7 +7,7 @@ extremes at the same instants, and the same layers at those instants. Buckets ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,11 @@ class Picture:
     layers: list[Layer]
     total: Layer
     shares: Mapping[str, Windows] = field(default_factory=dict)
+
+    def changes_after(self, t_us: int) -> bool:
+        """Whether there is a step after an instant."""
+        steps = [self.total, *self.layers, *(layer for share in self.shares.values() for layer in share.both)]
+        return any(len(layer.t_us) and int(layer.t_us[-1]) > t_us for layer in steps)
 
     def share(self, name: str) -> Windows:
         """A share of time; one without steps where it was not sampled."""
@@ -158,13 +163,29 @@ def _part(layer: Layer, from_us: int | None, to_us: int | None) -> Layer:
 
 def part(picture: Picture, from_us: int | None, to_us: int | None) -> Picture:
     """The steps of ``[from_us, to_us)``, None: without that bound."""
+    return _each(picture, lambda layer: _part(layer, from_us, to_us))
+
+
+def cut(picture: Picture, from_us: int, to_us: int) -> Picture:
+    """The steps of ``[from_us, to_us)`` and one at its start, so that it stands alone: what held before holds there."""
+    return _each(picture, lambda layer: _cut(layer, from_us, to_us))
+
+
+def _cut(layer: Layer, from_us: int, to_us: int) -> Layer:
+    steps = _part(layer, from_us, to_us)
+    before = int(np.searchsorted(layer.t_us, from_us, side="left"))
+    if before == 0 or (len(steps.t_us) and int(steps.t_us[0]) == from_us):
+        return steps
+    level = layer.level[before - 1 : before]
+    held = Layer(layer.name, np.array([from_us], dtype=np.int64), level, level)
+    return _concatenated(layer.name, [held, steps])
+
+
+def _each(picture: Picture, change: Callable[[Layer], Layer]) -> Picture:
     return Picture(
-        [_part(layer, from_us, to_us) for layer in picture.layers],
-        _part(picture.total, from_us, to_us),
-        {
-            name: Windows(_part(share.percent, from_us, to_us), _part(share.sampled, from_us, to_us))
-            for name, share in picture.shares.items()
-        },
+        [change(layer) for layer in picture.layers],
+        change(picture.total),
+        {name: Windows(change(share.percent), change(share.sampled)) for name, share in picture.shares.items()},
     )
 
 

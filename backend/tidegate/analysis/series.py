@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .columns import F8, I8, HostColumns
-from .decimate import edges
+from .columns import F8, I8
 from .encoding import f8, milliseconds
 from .grid import column_greatest, instants
-from .inputs import SessionInput
-from .intervals import Span, clip, silences, union
+from .intervals import Span, clip, union
 from .layers import Layer
 from .picture import (
     AVAILABLE,
@@ -25,9 +23,7 @@ from .picture import (
     USED,
     WAIT,
     Picture,
-    host_picture,
     nothing,
-    session_picture,
 )
 
 MAX_PX = 4000
@@ -77,18 +73,6 @@ class SessionSeries:
         }
 
 
-def session_series(data: SessionInput, *, from_us: int, to_us: int, px: int) -> SessionSeries:
-    """Chart series of ``[from_us, to_us)`` on at most ``px`` columns (1 to :data:`MAX_PX`)."""
-    px = min(max(px, 1), MAX_PX)
-    to_us = max(to_us, from_us + 1)
-    gaps = list(data.gaps)
-    if data.silent_is_gap:
-        until = to_us if data.ended_us is None else min(data.ended_us, to_us)
-        gaps += silences(data.sample_times_us, until_us=until, usual_us=data.usual_us)
-    picture = session_picture(data, from_us=from_us)
-    return draw_session(picture, gaps, edges(from_us, to_us, px), from_us=from_us, to_us=to_us, px=px)
-
-
 def draw_session(
     picture: Picture, gaps: Sequence[Span], borders: I8, *, from_us: int, to_us: int, px: int
 ) -> SessionSeries:
@@ -129,30 +113,6 @@ def _draw_layers(layers: list[Layer], total: Layer, borders: I8, gaps: list[Span
     for column in values:
         column[unknown] = np.nan
     return times, values
-
-
-def host_series(
-    host: HostColumns,
-    sessions: Mapping[str, SessionInput],
-    *,
-    from_us: int,
-    to_us: int,
-    px: int,
-    cpus: int | None,
-) -> dict[str, Any]:
-    """The answer of ``/api/host/series``: one value a column, the greatest of it (the least of what is available).
-
-    Args:
-        host: samples of the host, the last before ``from_us`` included.
-        sessions: samples of its sessions by id.
-        from_us: start.
-        to_us: end, not in it.
-        px: number of columns, 1 to :data:`MAX_PX`.
-        cpus: logical CPUs; without it the CPU share is unknown.
-    """
-    borders = edges(from_us, max(to_us, from_us + 1), min(max(px, 1), MAX_PX))
-    totals = {name: session_picture(data, from_us=from_us).total for name, data in sessions.items()}
-    return draw_host(host_picture(host), totals, borders, cpus=cpus)
 
 
 def draw_host(picture: Picture, totals: Mapping[str, Layer], borders: I8, *, cpus: int | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Copy, and say what was written."""
     from tidegate.errors import UsageError
+    from tidegate.runs.recordings import files_in
     from tidegate.store.backup import backup
 
     settings = settings_of(args)
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         _say(output, backup(settings.database, output, force=args.force, progress=_progress(output)))
         return 0
     pairs = [(settings.database, output / "tidegate.db")] if settings.database.is_file() else []
-    pairs += [(path, output / "recordings" / path.name) for path in sorted(settings.recordings.glob("*.db"))]
+    pairs += [(path, output / "recordings" / path.name) for path in sorted(files_in(settings.recordings))]
     if not pairs:
         backup(settings.database, output)  # says that there is none
     try:
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{output} cannot be made: {error.strerror}") from None
     for source, target in pairs:
+        if not source.is_file():
+            continue  # deleted meanwhile
         _say(target, backup(source, target, force=args.force, progress=_progress(target)))
     return 0
 

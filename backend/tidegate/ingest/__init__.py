@@ -1,6 +1,6 @@
 """How records come in: from the link, or from a recording."""
 
-from tidegate.ingest.intake import LineError
+from tidegate.ingest.account import LineError
 from tidegate.ingest.pipeline import Ingest
 from tidegate.ingest.server import LinkServer, bind_link
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
 
+from tidegate.ingest.account import Counts, LineError, SourceState
 from tidegate.store import Batch
 from tidegate_collectors import records
 from tidegate_collectors.link import Stamper
@@ -31,50 +31,6 @@ _LOOK_BACK: Final = (CallStart, SessionStart, Capability, Loss, Note)
 
 # Senders are few; a peer that invents names must not fill the memory.
 _MAX_COUNTED_NAMES: Final = 1000
-
-
-@dataclass(slots=True)
-class SourceState:
-    """What is known of one sender. ``last_seq`` -1: nothing yet, 0 is next; None: any number may be first."""
-
-    src: str
-    last_seq: int | None = None
-    committed_seq: int = -1
-    last_t: int = 0
-    records: int = 0
-    lost: int = 0
-    duplicates: int = 0
-    broken: int = 0
-    clock_back: int = 0
-    explained: int = 0  # records missing from seq that a Loss has told already
-
-
-@dataclass(frozen=True, slots=True)
-class LineError:
-    """A line that could not be read: ``line`` from 1, ``column`` in bytes from 1 where it is known."""
-
-    source: str
-    line: int
-    column: int | None
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{self.source}:{self.line}" + (f":{self.column}" if self.column else "")
-        return f"{place}: {self.message}"
-
-
-@dataclass(slots=True)
-class Counts:
-    """What an intake has seen so far."""
-
-    records: int = 0
-    broken: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost: int = 0
-    clock_back: int = 0
-    unknown_types: Counter[str] = field(default_factory=Counter)
-    unknown_fields: Counter[str] = field(default_factory=Counter)
 
 
 _decoder: Final = msgspec.json.Decoder(records.AnyRecord)

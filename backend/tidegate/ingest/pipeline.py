@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from tidegate.errors import StoreError
-from tidegate.ingest.intake import Intake, SourceState
+from tidegate.ingest.account import SourceState
+from tidegate.ingest.intake import Intake
 from tidegate.ingest.rates import Rates
 from tidegate.store import Batch, CommittedBatch, NewRun, Run, Store, new_run_id
 from tidegate_collectors.link import Stamper, new_src

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.errors import BadInputError, TidegateError
-from tidegate.ingest.intake import MAX_T, Intake, LineError
+from tidegate.ingest.account import LineError
+from tidegate.ingest.intake import MAX_T, Intake
 from tidegate.ingest.lines import Bounds, LinesOfFile
 from tidegate.store import Batch, NewRun, Run, Store
 from tidegate_collectors import records

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate.errors import UsageError
-from tidegate.ingest.intake import SourceState
+from tidegate.ingest.account import SourceState
 from tidegate.ingest.pipeline import Ingest
 from tidegate_collectors import records
 from tidegate_collectors.link import (

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegate.errors import StoreError, UsageError
-from tidegate.store.engines import BUSY_TIMEOUT_MS, explain
+from tidegate.store.engines import BUSY_TIMEOUT_MS, WriterLock, explain
 
 PAGES_A_STEP: Final = 2048
 
@@ -31,7 +31,7 @@ def backup(
 
     Raises:
         UsageError: the target exists, or is the source.
-        StoreError: the source cannot be read, the target not written, or the copy is damaged.
+        StoreError: the source cannot be read, the target not written or in use, or the copy is damaged.
     """
     if not source.is_file():
         raise StoreError(f"{source} does not exist; has `tidegate serve` run with this --state-dir?")
@@ -51,6 +51,8 @@ def backup(
         with part.open("rb") as file:
             os.fsync(file.fileno())
         size = part.stat().st_size
+        if target.exists():
+            _clear_beside(target)
         part.replace(target)
         _sync_directory(target.parent)
     except OSError as error:
@@ -97,6 +99,18 @@ def _check(part: Path, source: Path) -> None:
         connection.close()
     if found != ["ok"]:
         raise StoreError(f"the copy of {source} is damaged, and so the database may be: {'; '.join(found)[:500]}")
+
+
+def _clear_beside(target: Path) -> None:
+    """Remove what a backend that was killed left beside the file that is replaced: SQLite would take it for the copy's.
+
+    Raises:
+        StoreError: a backend writes to that file.
+    """
+    if target.with_name(f"{target.name}.lock").exists():
+        WriterLock(target).release()
+    for suffix in ("-journal", "-wal", "-shm"):
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
 
 
 def _uri(path: Path, mode: str) -> str:

@@ -16,7 +16,8 @@ import zstandard
 from tidegate.analysis.columns import F8, I8
 from tidegate.analysis.grid import Windows
 from tidegate.analysis.layers import Layer
-from tidegate.analysis.picture import Picture, nothing, part, segments
+from tidegate.analysis.picture import Picture, cut, nothing, segments
+from tidegate.errors import StoreError
 
 BLOCK_BUCKETS: Final = 3600
 """Buckets of one block."""
@@ -24,6 +25,10 @@ BLOCK_BUCKETS: Final = 3600
 _SCALE: Final = 1e6  # of percents
 _MOST: Final = float(1 << 62)
 _MAX_BYTES: Final = 1 << 28
+
+
+class DamagedRollupError(StoreError):
+    """A rollup is not as it was written. The samples are still there: it can be passed over, or built anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +72,15 @@ def _pack(names: list[str], arrays: Sequence[I8]) -> bytes:
 
 
 def _unpack(blob: bytes) -> tuple[list[str], list[I8]]:
-    """Names and arrays. Raises ``ValueError`` when the bytes are damaged."""
+    """Names and arrays. Raises DamagedRollupError."""
     try:
         packed = _decoder.decode(blob)
         raw = _decompressor.decompress(packed.data, max_output_size=_MAX_BYTES)
     except (msgspec.MsgspecError, zstandard.ZstdError) as error:
-        raise ValueError(f"a damaged rollup: {error}") from None
+        raise DamagedRollupError(f"a damaged rollup: {error}") from None
+    if len(raw) != 8 * sum(packed.lengths) or min(packed.lengths, default=0) < 0:
+        raise DamagedRollupError("a damaged rollup: its length is wrong")
     numbers = np.frombuffer(raw, dtype="<i8")
-    if len(numbers) != sum(packed.lengths):
-        raise ValueError("a damaged rollup: its length is wrong")
     ends = np.cumsum(packed.lengths).tolist()
     return packed.names, [
         np.cumsum(numbers[end - length : end]) for end, length in zip(ends, packed.lengths, strict=True)
@@ -112,11 +117,11 @@ def _layer(name: str, arrays: Sequence[I8], scale: float = 1.0) -> Layer:
 
 
 def blocks(picture: Picture, stats: Stats, bucket_us: int) -> Iterator[Block]:
-    """The picture, reduced to ``bucket_us``, cut into blocks; none where it has no steps."""
+    """The picture, reduced to ``bucket_us``, cut into blocks that each stand alone; none where it has no steps."""
     length = BLOCK_BUCKETS * bucket_us
     numbers = np.unique(np.concatenate([layer.t_us for layer in _all(picture)]) // length)
     for number in numbers.tolist():
-        piece = part(picture, number * length, (number + 1) * length)
+        piece = cut(picture, number * length, (number + 1) * length)
         rows = slice(*np.searchsorted(stats.t_us, (number * length, (number + 1) * length)).tolist())
         names = [layer.name for layer in piece.layers]
         layers = [array for one in piece.layers for array in _arrays(one)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,11 +17,13 @@ from tidegate.analysis.intervals import Span, gap_threshold_us, silences
 from tidegate.analysis.layers import Layer
 from tidegate.analysis.picture import Picture, host_picture, joined, nothing, part, session_picture
 from tidegate.analysis.series import MAX_PX, SessionSeries, draw_host, draw_session
-from tidegate.store.blocks import BLOCK_BUCKETS, picture_of, total_of
+from tidegate.store.blocks import BLOCK_BUCKETS, DamagedRollupError, picture_of, total_of
 from tidegate.store.inputs import Alive
 from tidegate.store.model import Run
-from tidegate.store.rollups import HOST, RUN, SESSION, Known, known_states
+from tidegate.store.rollup_states import HOST, RUN, SESSION, Known, known_states
 from tidegate.store.store import Store
+
+log = logging.getLogger(__name__)
 
 _HOST_STRETCH: Final = 2.0
 """A host's chart shows many sessions: it takes wider columns rather than every sample of each."""
@@ -54,7 +57,20 @@ async def session_chart(
         px: number of columns, 1 to :data:`~tidegate.analysis.series.MAX_PX`.
         gaps: spans in which records are known to be lost.
         exact: draw the same columns from the samples, past the rollups.
+
+    Raises:
+        StoreError: the run cannot be read.
     """
+    try:
+        return await _session_chart(store, run, session, from_us, to_us, px, gaps, exact=exact)
+    except DamagedRollupError as error:
+        log.warning("%s: run %s: %s; drawn from the samples", store.path, run.id, error)
+        return await _session_chart(store, run, session, from_us, to_us, px, gaps, exact=True)
+
+
+async def _session_chart(
+    store: Store, run: Run, session: str, from_us: int, to_us: int, px: int, gaps: Sequence[Span], *, exact: bool
+) -> SessionSeries:
     px, to_us = min(max(px, 1), MAX_PX), max(to_us, from_us + 1)
     run_state = (await known_states(store, run, RUN, [""])).get("")
     bucket_us, borders = _columns(run_state, from_us, to_us, px, 4 / 3)
@@ -98,7 +114,20 @@ async def host_chart(
     cpus: int | None,
     exact: bool = False,
 ) -> dict[str, Any]:
-    """The answer of ``/api/host/series``: the host, and the total of each of these sessions, a value a column."""
+    """The answer of ``/api/host/series``: the host, and the total of each of these sessions, a value a column.
+
+    The arguments are those of :func:`session_chart`. Raises StoreError.
+    """
+    try:
+        return await _host_chart(store, run, sessions, from_us, to_us, px, cpus, exact=exact)
+    except DamagedRollupError as error:
+        log.warning("%s: run %s: %s; drawn from the samples", store.path, run.id, error)
+        return await _host_chart(store, run, sessions, from_us, to_us, px, cpus, exact=True)
+
+
+async def _host_chart(
+    store: Store, run: Run, sessions: Sequence[str], from_us: int, to_us: int, px: int, cpus: int | None, *, exact: bool
+) -> dict[str, Any]:
     px, to_us = min(max(px, 1), MAX_PX), max(to_us, from_us + 1)
     run_state = (await known_states(store, run, RUN, [""])).get("")
     bucket_us, borders = _columns(run_state, from_us, to_us, px, _HOST_STRETCH)

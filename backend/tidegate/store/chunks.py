@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import zstandard
 
 CODEC: Final = "zstd"
@@ -57,3 +58,26 @@ def unpack(codec: str, data: bytes) -> list[bytes]:
     except zstandard.ZstdError as error:
         raise ValueError(f"a damaged chunk: {error}") from None
     return raw.split(b"\n")[:-1]
+
+
+def lines_of_session(lines: Iterable[bytes], session: str) -> list[bytes]:
+    """Those lines whose ``session`` is this one."""
+    # A cheap test first: decoding is the dear part, and most lines of a run belong to others. An id with a character
+    # that JSON may write in two ways is looked for by decoding each line.
+    plain = session.isascii() and session.isprintable() and not set(session) & set('"\\/<>&')
+    needle = session.encode("utf-8", "replace")
+    return [line for line in lines if (not plain or needle in line) and _session_of(line) == session]
+
+
+class _Session(msgspec.Struct):
+    session: str | None = None
+
+
+_session_decoder: Final[msgspec.json.Decoder[_Session]] = msgspec.json.Decoder(_Session)
+
+
+def _session_of(line: bytes) -> str | None:
+    try:
+        return _session_decoder.decode(line).session
+    except msgspec.MsgspecError:
+        return None

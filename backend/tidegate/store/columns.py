@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.analysis.columns import (
-    RUNTIME,
-    SESSION,
     HostColumns,
-    MemColumns,
-    PsiColumns,
-    SchedColumns,
 )
 from tidegate.store.rows import MAX_INT
 
@@ -45,44 +40,20 @@ class SampleReads:
         """The key of a run."""
         raise NotImplementedError
 
-    async def _driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
+    async def driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
+        """The rows of a statement as the driver gives them."""
         raise NotImplementedError
 
     async def _driver_array(self, sql: str, parameters: tuple[Any, ...]) -> I8 | None:
         """Rows of whole numbers as an array (rows, columns); None when there are none."""
         raise NotImplementedError
 
-    async def mem_points(self, run: str, session: str, from_us: int, to_us: int) -> MemColumns:
-        """Memory of a session: its runtime, its calls, and its total where a collector sent that."""
-        calls, subject, table = await self._points("mem", MEM, run, session, from_us, to_us)
-        return MemColumns(t_us=table[0], subject=subject, used_bytes=table[2], peak_bytes=table[3], calls=calls)
-
-    async def sched_points(self, run: str, session: str, from_us: int, to_us: int) -> SchedColumns:
-        """Scheduling of a session's runtime and calls."""
-        calls, subject, table = await self._points("sched", SCHED, run, session, from_us, to_us)
-        return SchedColumns(
-            t_us=table[0], subject=subject, oncpu_us=table[2], wait_us=table[3], window_us=table[4], calls=calls
-        )
-
-    async def psi_points(self, run: str, session: str, from_us: int, to_us: int) -> PsiColumns:
-        """Pressure of a session, or of its runtime and calls."""
-        calls, subject, table = await self._points("psi", PSI, run, session, from_us, to_us)
-        return PsiColumns(
-            t_us=table[0],
-            subject=subject,
-            memory_some_us=table[2],
-            cpu_some_us=table[3],
-            io_some_us=table[4],
-            window_us=table[5],
-            calls=calls,
-        )
-
     async def host_points(
         self, run: str, from_us: int, to_us: int, *, host: str | None = None, after: bool = False
     ) -> HostColumns:
         """Samples of one host; by default of the first that the run knows. ``after``: the next behind them too."""
         no = await self.number_of(run)
-        found = await self._driver_all(
+        found = await self.driver_all(
             "SELECT no FROM subjects WHERE run = ? AND kind = 'host' AND session IS NULL AND (? IS NULL OR host = ?) "
             "AND EXISTS (SELECT 1 FROM host_samples h WHERE h.run = subjects.run AND h.subject = subjects.no) "
             "ORDER BY no LIMIT 1",
@@ -98,25 +69,6 @@ class SampleReads:
             cpu_busy_us=table[4],
             window_us=table[5],
         )
-
-    async def _points(
-        self, table: str, columns: str, run: str, session: str, from_us: int, to_us: int
-    ) -> tuple[list[str], I8, I8]:
-        """Ids of the calls, the subject of each row, and the rows' columns (t, subject number, columns...)."""
-        no = await self.number_of(run)
-        calls: list[str] = []
-        by_number: dict[int, int] = {}
-        for number, kind, call in await self._driver_all(
-            f"SELECT no, kind, call FROM {OF_SESSION} WHERE run = ? AND session = ? ORDER BY no",  # noqa: S608
-            (no, session),
-        ):
-            if kind == "call" and call is not None:
-                calls.append(call)
-                by_number[number] = len(calls)
-            elif kind in ("session", "runtime"):
-                by_number[number] = SESSION if kind == "session" else RUNTIME
-        rows = await self._columns(table, columns, no, list(by_number), from_us, to_us)
-        return calls, codes_of(by_number)[rows[1]], rows
 
     async def _columns(
         self,
@@ -151,14 +103,6 @@ class SampleReads:
         if not found:
             return np.empty((_WIDTH, 0), dtype=np.int64)
         return await asyncio.to_thread(_in_order, found)
-
-
-def codes_of(by_number: Mapping[int, int]) -> I8:
-    """A subject number's code, as an array to look them up in."""
-    lookup = np.full(max(by_number, default=0) + 1, RUNTIME, dtype=np.int64)
-    for number, subject in by_number.items():
-        lookup[number] = subject
-    return lookup
 
 
 def _in_order(parts: list[I8]) -> I8:

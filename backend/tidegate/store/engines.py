@@ -9,16 +9,18 @@ import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiosqlite
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tidegate.errors import StoreError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 10_000
 CONVERT_BYTES: Final = 1 << 30
@@ -143,10 +145,16 @@ async def in_transaction(engine: AsyncEngine, work: Callable[[sqlite3.Connection
             raise
 
     async with engine.connect() as connection:
-        raw = await connection.get_raw_connection()
-        driver: Any = raw.driver_connection
-        # aiosqlite has no public way to run a function in the thread that its connection belongs to.
-        await driver._execute(run, driver._conn)
+        await in_its_thread(connection, run)
+
+
+async def in_its_thread(connection: AsyncConnection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run ``work`` in the thread of a connection; the transaction is the caller's. Raises sqlite3.Error."""
+    raw = await connection.get_raw_connection()
+    driver: Any = raw.driver_connection
+    # aiosqlite has no public way to run a function in the thread that its connection belongs to.
+    result: T = await driver._execute(work, driver._conn)
+    return result
 
 
 async def outside_transaction(engine: AsyncEngine, sql: str) -> Sequence[tuple[Any, ...]]:
@@ -156,10 +164,7 @@ async def outside_transaction(engine: AsyncEngine, sql: str) -> Sequence[tuple[A
         return database.execute(sql).fetchall()
 
     async with engine.connect() as connection:
-        raw = await connection.get_raw_connection()
-        driver: Any = raw.driver_connection
-        rows: Sequence[tuple[Any, ...]] = await driver._execute(run, driver._conn)
-        return rows
+        return await in_its_thread(connection, run)
 
 
 async def rewrite(engine: AsyncEngine) -> None:

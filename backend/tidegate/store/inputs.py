@@ -88,7 +88,6 @@ class InputReads(SampleReads):
                 psi=PsiColumns(p[0], codes[p[1]], p[2], p[3], p[4], p[5], one.calls),
                 calls=list(one.spans.values()),
                 ended_us=ends.get(session),
-                silent_is_gap=run.source in ("live", "recorded"),
                 since_us=run.started_us,
                 highest=highest.get(session, {}),
                 sampled_us=sampled_us,
@@ -102,7 +101,7 @@ class InputReads(SampleReads):
         columns = f"s.no, s.kind, s.session, s.call, {_SPAN}"
         join = "LEFT JOIN calls c ON c.run = s.run AND c.session = s.session AND c.id = s.call"
         if alive is None:
-            rows = await self._driver_all(
+            rows = await self.driver_all(
                 f"SELECT {columns} FROM json_each(?) j CROSS JOIN {OF_SESSION} {join} "  # noqa: S608 - constants
                 "WHERE s.run = ? AND s.session = j.value ORDER BY s.no",
                 (json.dumps(list(sessions)), run_no),
@@ -110,7 +109,7 @@ class InputReads(SampleReads):
         else:
             numbers = [number for one in alive.values() for number in one.subjects]
             newest = min((one.newest for one in alive.values()), default=0)
-            rows = await self._driver_all(
+            rows = await self.driver_all(
                 f"SELECT {columns} FROM json_each(?) j CROSS JOIN subjects s {join} "  # noqa: S608
                 "WHERE s.run = ? AND s.no = j.value "
                 f"UNION ALL SELECT {columns} FROM subjects s {join} WHERE s.run = ? AND s.no > ? ORDER BY 1",
@@ -134,7 +133,7 @@ class InputReads(SampleReads):
         columns = f"c.session, c.id, {_SPAN}"
         head = f"SELECT {columns} FROM json_each(?) j CROSS JOIN calls c INDEXED BY calls_ended ON c.run = ? "  # noqa: S608
         names = json.dumps(list(of))
-        for row in await self._driver_all(
+        for row in await self.driver_all(
             f"{head} AND c.session = j.value AND c.ended_us >= ? WHERE c.started_us IS NULL OR c.started_us <= ? "
             f"UNION ALL {head} AND c.session = j.value AND c.ended_us IS NULL",
             (names, run.no, from_us - 2 * HOLD_US, to_us, names, run.no),
@@ -145,7 +144,7 @@ class InputReads(SampleReads):
 
     async def _session_ends(self, run: Run, sessions: Sequence[str]) -> dict[str, int]:
         """When sessions ended; a session of a run that is over ended at its last record where nobody saw its end."""
-        rows = await self._driver_all(
+        rows = await self.driver_all(
             "SELECT s.id, CASE WHEN s.end_ord > COALESCE(s.start_ord, 0) THEN s.ended_us END FROM json_each(?) j "
             "CROSS JOIN sessions s WHERE s.run = ? AND s.id = j.value",
             (json.dumps(list(sessions)), run.no),
@@ -167,7 +166,7 @@ class InputReads(SampleReads):
                     wanted[number] = (session, span.id)
         found: dict[str, dict[str, int]] = {}
         if wanted:
-            for number, most in await self._driver_all(
+            for number, most in await self.driver_all(
                 f"SELECT m.subject, MAX(MAX({USED}, COALESCE(m.peak_bytes, -1))) FROM json_each(?) s "  # noqa: S608
                 "CROSS JOIN mem m ON m.run = ? AND m.subject = s.value AND m.t < ? GROUP BY m.subject",
                 (json.dumps(sorted(wanted)), run_no, begin_us),

@@ -50,7 +50,7 @@ class MarkReads(SampleReads):
         """
         one = (columns - 1, from_us, columns, to_us - from_us, await self.number_of(run))
         found: dict[str, list[tuple[int, int]]] = {kind: [] for kind in MARK_KINDS}
-        for type_, column, count in await self._driver_all(_MARKS, one * 3):
+        for type_, column, count in await self.driver_all(_MARKS, one * 3):
             found[_KIND_OF_TYPE[type_]].append((column, count))
         for counts in found.values():
             counts.sort()

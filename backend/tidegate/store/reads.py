@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tidegate.errors import NotFoundError, StoreError
 from tidegate.store import schema
-from tidegate.store.chunks import unpack
+from tidegate.store.chunks import lines_of_session, unpack
 from tidegate.store.engines import SQLITE_ERRORS, explain
 from tidegate.store.inputs import InputReads
 from tidegate.store.marks import MarkReads
@@ -24,6 +24,7 @@ from tidegate.store.rows import AnyLine, decode_stored
 
 ENVELOPE: Final = frozenset({"v", "seq", "src", "t", "type", "host", "session", "turn", "call", "req"})
 _CHUNKS_AT_ONCE: Final = 16
+_FIRST_ORD: Final = "SELECT first_ord FROM chunks WHERE run = ? AND no >= ? ORDER BY no LIMIT 1"
 _ROWS_AT_ONCE: Final = 4096
 _EVENT: Final[dict[str, sa.ColumnClause[Any]]] = {
     name: sa.column(name, schema.events.c[name].type) for name in ("ord", "t", "type", "session", "call", "line")
@@ -38,22 +39,16 @@ class Reads(MarkReads, InputReads):
         self._engine = engine
         self._numbers: dict[str, int] = {}
 
-    async def _all(self, statement: sa.Executable) -> Sequence[Any]:
+    async def all(self, statement: sa.Executable) -> Sequence[Any]:
+        """The rows of a statement."""
         try:
             async with self._engine.connect() as connection:
                 return (await connection.execute(statement)).all()
         except SQLITE_ERRORS as error:
             raise explain(error, self._path) from error
 
-    async def all(self, statement: sa.Executable) -> Sequence[Any]:
-        """The rows of a statement."""
-        return await self._all(statement)
-
     async def driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
         """The rows of a statement as the driver gives them."""
-        return await self._driver_all(sql, parameters)
-
-    async def _driver_all(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any]) -> Sequence[tuple[Any, ...]]:
         # Past SQLAlchemy's row objects: samples come by the hundred thousand.
         try:
             async with self._engine.connect() as connection:
@@ -82,7 +77,7 @@ class Reads(MarkReads, InputReads):
         """The key of a run. Raises :class:`NotFoundError`."""
         no = self._numbers.get(run)
         if no is None:
-            found = await self._all(sa.select(schema.runs.c.no).where(schema.runs.c.id == run))
+            found = await self.all(sa.select(schema.runs.c.no).where(schema.runs.c.id == run))
             if not found:
                 raise NotFoundError(f"no run {run!r}; `tidegate runs` lists those that there are")
             no = self._numbers[run] = int(found[0][0])
@@ -97,7 +92,7 @@ class Reads(MarkReads, InputReads):
     async def runs(self) -> list[Run]:
         """All runs, the newest first."""
         table = schema.runs
-        found = await self._all(sa.select(table).order_by(table.c.started_us.desc(), table.c.no.desc()))
+        found = await self.all(sa.select(table).order_by(table.c.started_us.desc(), table.c.no.desc()))
         return [_run(row) for row in found]
 
     async def run(self, run: str) -> Run:
@@ -117,7 +112,7 @@ class Reads(MarkReads, InputReads):
     async def sources(self, run: str) -> list[SourceRow]:
         """The senders of a run, by name."""
         table = schema.sources
-        found = await self._all(
+        found = await self.all(
             sa.select(table.c.src, table.c.last_seq, table.c.last_t, table.c.records)
             .where(table.c.run == await self.number_of(run))
             .order_by(table.c.src)
@@ -131,7 +126,7 @@ class Reads(MarkReads, InputReads):
         """
         table = schema.sources
         live = sa.select(schema.runs.c.no).where(schema.runs.c.source == "live")
-        found = await self._all(
+        found = await self.all(
             sa.select(table.c.src, table.c.last_seq, table.c.last_t)
             .where(table.c.run.in_(live))
             .order_by(table.c.last_seq)
@@ -156,7 +151,7 @@ class Reads(MarkReads, InputReads):
         )  # fmt: skip
         if run is not None:
             statement = statement.where(table.c.run == await self.number_of(run))
-        return [SessionRow(*row) for row in await self._all(statement)]
+        return [SessionRow(*row) for row in await self.all(statement)]
 
     # --- the raw log -----------------------------------------------------------------------------------------------
 
@@ -172,16 +167,15 @@ class Reads(MarkReads, InputReads):
         """
         table = schema.chunks
         no = await self.number_of(run)
-        last = 0
         if to_ord is None:
             # The last chunk of a live run grows until the next one begins. Without this end, lines that it got after it
             # was read would be missing in front of chunks that are newer than the reading.
-            ((to_ord,),) = await self._all(sa.select(schema.runs.c.last_ord).where(schema.runs.c.no == no))
-        where = [table.c.run == no, table.c.first_ord + table.c.n > from_ord, table.c.first_ord <= to_ord]
+            ((to_ord,),) = await self.all(sa.select(schema.runs.c.last_ord).where(schema.runs.c.no == no))
+        last = await self.chunk_of(no, from_ord) - 1
         while True:
-            rows = await self._all(
+            rows = await self.all(
                 sa.select(table.c.no, table.c.first_ord, table.c.codec, table.c.data)
-                .where(*where, table.c.no > last)
+                .where(table.c.run == no, table.c.no > last, table.c.first_ord <= to_ord)
                 .order_by(table.c.no)
                 .limit(_CHUNKS_AT_ONCE)
             )
@@ -190,10 +184,22 @@ class Reads(MarkReads, InputReads):
                     lines = unpack(codec, data)
                 except ValueError as error:
                     raise StoreError(f"{self._path}: run {run}, chunk {chunk_no}: {error}") from None
-                yield first_ord, lines
+                if first_ord + len(lines) > from_ord:
+                    yield first_ord, lines
                 last = chunk_no
             if len(rows) < _CHUNKS_AT_ONCE:
                 return
+
+    async def chunk_of(self, run_no: int, ord_: int) -> int:
+        """Number of the chunk that holds a record; of the first, or the last, for an ordinal that there is not."""
+        ((first, last),) = await self.driver_all("SELECT MIN(no), MAX(no) FROM chunks WHERE run = ?", (run_no,))
+        low, high = first or 0, last or 0
+        # Both numbers grow together, and only the chunk's is a key.
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = await self.driver_all(_FIRST_ORD, (run_no, middle))
+            low, high = (middle, high) if found and found[0][0] <= ord_ else (low, middle - 1)
+        return low
 
     async def records(
         self, run: str, *, from_ord: int = 1, to_ord: int | None = None
@@ -249,7 +255,7 @@ class Reads(MarkReads, InputReads):
             statement = statement.where(_EVENT["call"] == call)
         if before_ord is not None:
             statement = statement.where(_EVENT["ord"] < before_ord)
-        rows = await self._all(statement.order_by(_EVENT["ord"].desc()).limit(limit))
+        rows = await self.all(statement.order_by(_EVENT["ord"].desc()).limit(limit))
         return [
             EventRow(ord=ord_, t_us=t, type=type_, session=session_, call=call_, body=_body(line))
             for ord_, t, type_, session_, call_, line in rows
@@ -259,33 +265,10 @@ class Reads(MarkReads, InputReads):
 
     async def sizes(self) -> Sizes:
         """Bytes on disk; records and chunks of all runs."""
-        ((rows,),) = await self._all(sa.select(sa.func.coalesce(sa.func.sum(schema.runs.c.last_ord), 0)))
-        ((chunks,),) = await self._all(sa.select(sa.func.count()).select_from(schema.chunks))
+        ((rows,),) = await self.all(sa.select(sa.func.coalesce(sa.func.sum(schema.runs.c.last_ord), 0)))
+        ((chunks,),) = await self.all(sa.select(sa.func.count()).select_from(schema.chunks))
         wal = self._path.with_name(self._path.name + "-wal")
         return Sizes(_size(self._path), _size(wal), int(rows), int(chunks))
-
-
-def lines_of_session(lines: Iterable[bytes], session: str) -> list[bytes]:
-    """Those lines whose ``session`` is this one."""
-    # A cheap test first: decoding is the dear part, and most lines of a run belong to others. An id with a character
-    # that JSON may write in two ways is looked for by decoding each line.
-    plain = session.isascii() and session.isprintable() and not set(session) & set('"\\/<>&')
-    needle = session.encode("utf-8", "replace")
-    return [line for line in lines if (not plain or needle in line) and _session_of(line) == session]
-
-
-class _Session(msgspec.Struct):
-    session: str | None = None
-
-
-_session_decoder: Final[msgspec.json.Decoder[_Session]] = msgspec.json.Decoder(_Session)
-
-
-def _session_of(line: bytes) -> str | None:
-    try:
-        return _session_decoder.decode(line).session
-    except msgspec.MsgspecError:
-        return None
 
 
 def _body(line: bytes) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import sqlalchemy as sa
 
 from tidegate.errors import StoreError
 from tidegate.fold import State, fold
 from tidegate.store import schema, snapshots
 from tidegate.store.chunks import unpack
-from tidegate.store.engines import SQLITE_ERRORS, explain
+from tidegate.store.engines import SQLITE_ERRORS, explain, in_its_thread
 from tidegate.store.model import Run
 from tidegate.store.rollups import build_rollups
 from tidegate.store.rows import RowBuilder, decode_stored
-from tidegate.store.store import Store, write_rows
+from tidegate.store.statements import insert_rows
+from tidegate.store.store import Store
 
 
 async def reindex(store: Store, run: Run) -> int:
@@ -53,10 +56,10 @@ async def reindex(store: Store, run: Run) -> int:
                 rows = builder.build(first_ord, decoded, lines)
                 try:
                     async with connection.begin_nested():
-                        await write_rows(connection, rows)
+                        await in_its_thread(connection, partial(insert_rows, rows=rows))
                 except (OverflowError, UnicodeEncodeError):
                     rows.clamp()
-                    await write_rows(connection, rows)
+                    await in_its_thread(connection, partial(insert_rows, rows=rows))
                 fold(state, enumerate(decoded, first_ord))
                 if writer.due(state):
                     await snapshots.save(connection, writer.take(state))

@@ -32,6 +32,12 @@ def _key(name: str, kind: Any = Int) -> Column[Any]:
     return Column(name, kind, primary_key=True, autoincrement=False, nullable=False)
 
 
+def _samples(name: str, *columns: Column[Any]) -> Table:
+    return Table(
+        name, metadata, _key("run"), _key("subject"), _key("t"), _key("ord"), *columns, **_CLUSTERED
+    )  # fmt: skip
+
+
 def _index(name: str, *columns: str, where: str) -> sa.Index:
     condition = sa.text(where)
     return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
@@ -154,65 +160,41 @@ calls = Table(
     **_CLUSTERED,
 )
 
-mem = Table(
+mem = _samples(
     "mem",
-    metadata,
-    _key("run"),
-    _key("subject"),
-    _key("t"),
-    _key("ord"),
     _int("anon_bytes", nullable=False),
     _int("shmem_bytes"),
     _int("file_bytes"),
     _int("swap_bytes"),
     _int("peak_bytes"),
     _int("charged_bytes"),
-    **_CLUSTERED,
 )
 
-sched = Table(
+sched = _samples(
     "sched",
-    metadata,
-    _key("run"),
-    _key("subject"),
-    _key("t"),
-    _key("ord"),
     _int("oncpu_us", nullable=False),
     _int("wait_us"),
     _int("wait_max_us"),
     _int("window_us"),
-    **_CLUSTERED,
 )
 
-psi = Table(
+psi = _samples(
     "psi",
-    metadata,
-    _key("run"),
-    _key("subject"),
-    _key("t"),
-    _key("ord"),
     _int("memory_some_us"),
     _int("memory_full_us"),
     _int("cpu_some_us"),
     _int("io_some_us"),
     _int("io_full_us"),
     _int("window_us"),
-    **_CLUSTERED,
 )
 
-host_samples = Table(
+host_samples = _samples(
     "host_samples",
-    metadata,
-    _key("run"),
-    _key("subject"),
-    _key("t"),
-    _key("ord"),
     _int("mem_available_bytes", nullable=False),
     _int("mem_total_bytes", nullable=False),
     _int("swap_used_bytes", nullable=False),
     _int("cpu_busy_us", nullable=False),
     _int("window_us"),
-    **_CLUSTERED,
 )
 
 events = Table(

@@ -6,7 +6,9 @@ So a part is compressed with an earlier version of itself as the dictionary, unt
 
 from __future__ import annotations
 
+import logging
 import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -19,11 +21,15 @@ from tidegate.fold import State, snapshot
 from tidegate.store.model import Run
 from tidegate.store.store import Store
 
+log = logging.getLogger(__name__)
+
 EVERY: Final = 4096
 """Records from one snapshot to the next: what a seek folds at most."""
 
 _LEVEL: Final = 1
-_HEADER: Final = struct.Struct("<q")  # ordinal of the snapshot whose part is the dictionary, 0: none
+_HEADER: Final = struct.Struct("<Iq")
+"""Checksum of all that follows, and the ordinal of the snapshot whose part is the dictionary, 0: none."""
+
 _MIN_DELTA: Final = 4096
 """Parts that are smaller are written in full."""
 _KEPT_BASES: Final = 32
@@ -99,9 +105,8 @@ class SnapshotWriter:
         """The second half, which may be done in another thread. Dumps are packed in the order they were made."""
         self._count += 1
         parts = [(name, self._pack(name, dump.ord, data)) for name, data in dump.parts.items()]
-        self._bases = {
-            name: base for name, base in self._bases.items() if base.used >= self._count - _KEPT_BASES
-        }  # fmt: skip
+        oldest = self._count - _KEPT_BASES
+        self._bases = {name: base for name, base in self._bases.items() if base.used >= oldest}
         return SnapshotRows(self._run, dump.ord, dump.t_us, _compress(dump.root), parts)
 
     def failed(self, state: State) -> None:
@@ -116,11 +121,26 @@ class SnapshotWriter:
             base.spent += len(packed)
             base.used = self._count
             if len(packed) < base.size:
-                return _HEADER.pack(base.ord) + packed
+                return _sealed(base.ord, packed)
         packed = _compress(data)
         if len(data) >= _MIN_DELTA:
             self._bases[name] = _Base(ord_, data, len(packed), 0, self._count)
-        return _HEADER.pack(0) + packed
+        return _sealed(0, packed)
+
+
+def _sealed(base: int, packed: bytes) -> bytes:
+    row = _HEADER.pack(0, base) + packed
+    return _HEADER.pack(zlib.crc32(memoryview(row)[4:]), base) + packed
+
+
+def _base_of(name: str, row: bytes) -> int:
+    """The snapshot whose part is the dictionary. Raises ValueError: this is not what was written."""
+    if len(row) < _HEADER.size:
+        raise ValueError(f"part {name} of a snapshot is damaged")
+    checksum, base = _HEADER.unpack_from(row)
+    if zlib.crc32(memoryview(row)[4:]) != checksum:
+        raise ValueError(f"part {name} of a snapshot is damaged")
+    return int(base)
 
 
 def _compress(data: bytes, base: bytes | None = None) -> bytes:
@@ -194,14 +214,19 @@ async def load(store: Store, run: Run, state: State, *, to_ord: int | None = Non
         fresh, later = snapshot.restore(root, state.limits, parts)
         parts.release()
         await parts.fetch(later)
-    except ValueError:
-        return False  # damaged: the records are still there
+    except ValueError as error:
+        # The records are still there.
+        log.info("%s: run %s is folded from the start: %s", store.path, run.id, error)
+        return False
     state.become(fresh)
     return True
 
 
 class _Parts:
-    """Parts that were fetched, by name and ordinal; one is decompressed when it is asked for."""
+    """Parts that were fetched, by name and ordinal; one is decompressed when it is asked for.
+
+    That may be long after :func:`load`, where nobody could go back to the records, so all are checked when fetched.
+    """
 
     def __init__(self, store: Store, run: int) -> None:
         self._store = store
@@ -210,14 +235,14 @@ class _Parts:
 
     def __call__(self, name: str, ord_: int) -> bytes:
         data = self._data[name, ord_]
-        (base,) = _HEADER.unpack_from(data)
+        _, base = _HEADER.unpack_from(data)
         return _decompress(data[_HEADER.size :], self(name, base) if base else None)
 
     async def fetch(self, keys: Iterable[PartKey]) -> None:
         """Fetch parts, and those that they are deltas to.
 
         Raises:
-            ValueError: one is missing.
+            ValueError: one is missing, or is not as it was written.
         """
         wanted = [key for key in keys if key not in self._data]
         while wanted:
@@ -225,7 +250,7 @@ class _Parts:
             if len(rows) < len(wanted):
                 raise ValueError(f"{len(wanted) - len(rows)} parts of a snapshot are missing")
             self._data |= {(name, ord_): data for ord_, name, data in rows}
-            bases = ((name, _HEADER.unpack_from(data)[0]) for _, name, data in rows)
+            bases = {(name, _base_of(name, data)) for _, name, data in rows}
             wanted = [key for key in bases if key[1] and key not in self._data]
 
     def release(self) -> None:

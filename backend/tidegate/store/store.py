@@ -20,7 +20,8 @@ from tidegate.store.chunks import CODEC, Tail, pack
 from tidegate.store.engines import SQLITE_ERRORS, StoreFullError, WriterLock, explain
 from tidegate.store.model import Batch, CommittedBatch, NewRun, Run
 from tidegate.store.reads import Reads
-from tidegate.store.rows import SQL, RowBuilder, Rows, insert_rows
+from tidegate.store.rows import RowBuilder, Rows
+from tidegate.store.statements import insert_rows
 
 _CHUNK_SQL: Final = (
     "INSERT INTO chunks (run, no, first_ord, n, first_t, last_t, raw_bytes, codec, data) VALUES (?,?,?,?,?,?,?,?,?) "
@@ -247,13 +248,6 @@ class Store:
         return writing
 
 
-async def write_rows(connection: AsyncConnection, rows: Rows) -> None:
-    """Insert derived rows, one statement a table."""
-    for name, values in rows.by_table.items():
-        if values:
-            await connection.exec_driver_sql(SQL[name], values)
-
-
 def _check_readable(path: Path) -> None:
     try:
         exists = path.is_file()
@@ -302,4 +296,4 @@ async def open_store(path: Path, *, read_only: bool = False) -> Store:
     return Store(path, writer, reader, lock)
 
 
-__all__ = ["Store", "StoreFullError", "new_run_id", "open_store", "write_rows"]
+__all__ = ["Store", "StoreFullError", "new_run_id", "open_store"]

@@ -21,7 +21,7 @@ class Totals:
 async def totals(reads: Reads) -> dict[int, Totals]:
     """Totals by the run's number. Raises StoreError."""
     sessions = schema.sessions.c
-    counted = await reads._all(sa.select(sessions.run, sa.func.count()).group_by(sessions.run))
+    counted = await reads.all(sa.select(sessions.run, sa.func.count()).group_by(sessions.run))
     by_run = {int(run): int(count) for run, count in counted}
     runs = await reads.runs()
     size = (await reads.sizes()).database_bytes
@@ -32,5 +32,5 @@ async def totals(reads: Reads) -> dict[int, Totals]:
 async def import_of(reads: Reads, run_no: int) -> tuple[str, str, str] | None:
     """Format, file name and report (JSON) of an imported run; None of one that was live here. Raises StoreError."""
     table = schema.imports.c
-    found = await reads._all(sa.select(table.format, table.file, table.report).where(table.run == run_no))
+    found = await reads.all(sa.select(table.format, table.file, table.report).where(table.run == run_no))
     return (str(found[0][0]), str(found[0][1]), str(found[0][2])) if found else None

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.scenes import T0, stamped
 from tidegate.ingest import intake as module
-from tidegate.ingest.intake import Intake, LineError, SourceState
+from tidegate.ingest.account import LineError, SourceState
+from tidegate.ingest.intake import Intake
 from tidegate_collectors.link import Stamper
 from tidegate_collectors.records import Loss, MemSample, Note, SchedSample
 

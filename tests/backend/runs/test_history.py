@@ -49,7 +49,7 @@ async def test_states_of_a_story(store: Store) -> None:
     assert await history.extent() == (STORY[0][0].t, times[-1])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(make.any_records(), min_size=1, max_size=80), st.integers(1, 30), st.integers(1, 30), st.data()
 )  # fmt: skip

@@ -12,7 +12,6 @@ import pytest
 from tests.support.backend import backend
 from tests.support.databases import names_in
 from tests.support.importing import read_here, write_lines
-from tests.support.server import running_server
 from tidegate.commands import main
 from tidegate.errors import StoreError
 from tidegate.ingest.recording import load
@@ -160,9 +159,11 @@ async def test_the_command_shows_asks_and_deletes(
     assert "given back" in capsys.readouterr().out
 
 
-def test_beside_a_running_backend_the_command_names_the_runs_page(
+async def test_beside_a_running_backend_the_command_names_the_runs_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with running_server(tmp_path) as server:
-        assert main(["prune", "--max-size", "1G", "--yes", "--state-dir", str(server.state_dir)]) == 6
+    store = await open_store(tmp_path / "tidegate.db")  # as a backend does
+    arguments = ["prune", "--max-size", "1G", "--yes", "--state-dir", str(tmp_path)]
+    assert await asyncio.to_thread(main, arguments) == 6
     assert "Runs page" in capsys.readouterr().err
+    await store.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -63,6 +64,30 @@ async def test_what_is_there_is_replaced_only_when_that_is_wanted(tmp_path: Path
         backup(tmp_path / "no.db", tmp_path / "copy2.db")
     with pytest.raises(UsageError, match="cannot be written"):
         backup(store.path, tmp_path / "no" / "copy.db")
+
+
+async def test_what_a_killed_backend_left_beside_the_last_copy_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    target = tmp_path / "copy.db"
+    served, _ = await filled(tmp_path / "served.db", scene_lines(sessions=1))
+    for suffix in ("", "-wal"):  # as they lie there when the process is gone
+        shutil.copy(f"{served.path}{suffix}", f"{target}{suffix}")
+    await served.close()
+    assert target.with_name("copy.db-wal").stat().st_size > 0
+    store, run = await filled(tmp_path / "t.db", scene_lines())
+    backup(store.path, target, force=True)
+    await store.close()
+    copy = await open_store(target, read_only=True)
+    assert [line async for line in copy.reads.raw_lines(run.id)] == scene_lines()
+    await copy.close()
+
+
+async def test_a_copy_that_a_backend_serves_is_not_replaced(tmp_path: Path) -> None:
+    served, _ = await filled(tmp_path / "copy.db", scene_lines(sessions=1))
+    store, _ = await filled(tmp_path / "t.db", scene_lines())
+    with pytest.raises(StoreError, match="being written"):
+        backup(store.path, served.path, force=True)
+    await store.close()
+    await served.close()
 
 
 async def test_a_damaged_database_gives_no_copy(tmp_path: Path) -> None:

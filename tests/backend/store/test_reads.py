@@ -8,16 +8,24 @@ import pytest
 
 from tests.backend.store.test_store import batch_of, filled
 from tests.support.scenes import T0, scene_lines, stamped
+from tidegate.analysis.inputs import SessionInput
 from tidegate.errors import NotFoundError
+from tidegate.store import Run, Store, chunks
+from tidegate.store import inputs as inputs_module
 from tidegate.store import reads as reads_module
 from tidegate_collectors.records import HostSample, MemSample, SessionEnd, SessionStart
 
 NASTY = ["../x", "</script>", 'a"b\\c', "it's; DROP TABLE runs", "\u202egnp", "x" * 10_000, "\x01\x1b[2J", "ü/<&>"]
 
 
+async def inputs(store: Store, run: Run, session: str, from_us: int, to_us: int) -> SessionInput:
+    return (await store.reads.session_inputs(run, [session], from_us, to_us))[session]
+
+
 async def test_columns_of_a_session(tmp_path: Path) -> None:
     store, run = await filled(tmp_path / "t.db", scene_lines(ticks=20))
-    memory = await store.reads.mem_points(run.id, "s1", T0, T0 + 10**9)
+    data = await inputs(store, run, "s1", T0, T0 + 10**9)
+    memory, sched, pressure = data.mem, data.sched, data.psi
     assert memory.calls == ["c1", "c2"]
     assert np.all(np.diff(memory.t_us) >= 0)
     assert memory.t_us.dtype == np.int64
@@ -26,26 +34,25 @@ async def test_columns_of_a_session(tmp_path: Path) -> None:
     assert set(memory.used_bytes[runtime]) == {(1 << 20) + 4096}
     assert set(memory.peak_bytes[runtime]) == {-1}
     assert list(memory.used_bytes[memory.subject == 2]) == [tick << 20 for tick in range(10, 20)]
-    sched = await store.reads.sched_points(run.id, "s1", T0, T0 + 10**9)
     assert list(sched.subject) == [1] * 10 + [2] * 10
     assert set(sched.oncpu_us) == {900}
-    pressure = await store.reads.psi_points(run.id, "s1", T0, T0 + 10**9)
     assert set(pressure.subject) == {-1}
     assert set(pressure.cpu_some_us) == {-1}
     assert set(pressure.memory_some_us) == {5}
     hosts = await store.reads.host_points(run.id, T0, T0 + 10**9)
     assert list(hosts.cpu_busy_us) == [1000 * tick for tick in range(20)]
-    empty = await store.reads.mem_points(run.id, "nobody", T0, T0 + 10**9)
+    empty = (await inputs(store, run, "nobody", T0, T0 + 10**9)).mem
     assert len(empty.t_us) == len(empty.subject) == 0
     await store.close()
 
 
-async def test_the_last_sample_before_the_window_comes_with_it(tmp_path: Path) -> None:
+async def test_the_samples_around_a_span_come_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_module, "_MARGIN_US", 0)
     store, run = await filled(tmp_path / "t.db", scene_lines(ticks=20))
-    memory = await store.reads.mem_points(run.id, "s0", T0 + 1_450_000, T0 + 1_600_000)
-    # ticks are 100 ms apart: 1.4 s is the last before, 1.5 and 1.6 are inside; c1 was last seen at 1.0 s
-    assert [int(t) - T0 for t in memory.t_us[memory.subject == 0]] == [1_400_000, 1_500_000, 1_600_000]
-    assert [int(t) - T0 for t in memory.t_us[memory.subject == 1]] == [1_000_000]
+    memory = (await inputs(store, run, "s0", T0 + 1_450_000, T0 + 1_600_000)).mem
+    # ticks are 100 ms apart: 1.4 s is the last before, 1.7 the first behind; c1 was last seen at 1.0 s
+    times = [[int(t) - T0 for t in memory.t_us[memory.subject == subject]] for subject in (0, 1)]
+    assert times == [[1_400_000, 1_500_000, 1_600_000, 1_700_000], [1_000_000]]
     await store.close()
 
 
@@ -85,7 +92,7 @@ async def test_hostile_names_are_only_names(tmp_path: Path, name: str) -> None:
     lines = stamped(records, host=name, src="k")
     store, run = await filled(tmp_path / "t.db", lines)
     assert {row.id for row in await store.reads.sessions(run=run.id)} == {name, "other " + name}
-    memory = await store.reads.mem_points(run.id, name, 0, 2**53)
+    memory = (await inputs(store, run, name, 0, 2**53)).mem
     assert (memory.calls, list(memory.used_bytes)) == ([name], [7])
     assert [line async for line in store.reads.raw_lines(run.id, session=name)] == [lines[0], *lines[2:]]
     assert len(await store.reads.events(run.id, session=name)) == 2
@@ -111,8 +118,8 @@ async def test_what_the_pages_of_a_session_ask_for_goes_by_an_index(tmp_path: Pa
         raw = await connection.get_raw_connection()
         await raw.driver_connection.set_trace_callback(asked.append)  # type: ignore[union-attr]
     reads = store.reads
-    for points in (reads.mem_points, reads.sched_points, reads.psi_points):
-        assert len((await points(run.id, "s0", T0, T0 + 10**9)).t_us)
+    data = await inputs(store, run, "s0", T0, T0 + 10**9)
+    assert len(data.mem.t_us) and len(data.sched.t_us) and len(data.psi.t_us)
     assert await reads.events(run.id, session="s0", types=["call.end"])
     assert await reads.events(run.id, types=["loss"]) == []
     await store.close()
@@ -124,9 +131,10 @@ async def test_what_the_pages_of_a_session_ask_for_goes_by_an_index(tmp_path: Pa
     ]
     connection_.close()
     steps = [step for plan in plans for step in plan]
-    assert len(plans) == 3 * 3 + 2
-    assert sum("INDEX subjects_session" in step for step in steps) == 3
-    assert sum("SEARCH m USING PRIMARY KEY (run=? AND subject=? AND t" in step for step in steps) == 3 * 2
+    assert len(plans) == 3 * 3 + 5
+    assert sum("INDEX subjects_session" in step for step in steps) == 1
+    assert sum("INDEX calls_ended" in step for step in steps) == 2
+    assert sum("SEARCH m USING PRIMARY KEY (run=? AND subject=? AND t" in step for step in steps) == 3 * 3
     steps = [step for step in steps if "VIRTUAL TABLE" not in step]  # the list of subjects
     assert sum("INDEX events_session" in step for step in steps) == 1
     assert sum("INDEX events_loss" in step for step in steps) == 1
@@ -145,9 +153,33 @@ async def test_a_large_read_leaves_the_event_loop_its_turns(tmp_path: Path, monk
         return real(rows, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(np, "array", array)
-    memory = await store.reads.mem_points(run.id, "s", T0, T0 + 10**9)
+    memory = (await inputs(store, run, "s", T0, T0 + 10**9)).mem
     assert list(memory.used_bytes[[0, -1]]) == [0, 19_999]
     assert 0 < most < 10_000
+    await store.close()
+
+
+async def test_reading_begins_at_the_chunk_of_the_first_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = stamped([MemSample(t=T0 + n, session="s", subject="runtime", anon_bytes=n) for n in range(12_000)])
+    store, run = await filled(tmp_path / "t.db", lines[:1000])
+    for start in range(1000, len(lines), 1000):
+        await store.commit(run, batch_of(lines[start : start + 1000]))
+    firsts = [first async for first, _ in store.reads.chunks(run.id)]
+    assert len(firsts) > 5
+    for from_ord in (1, 2, firsts[1] - 1, firsts[1], firsts[-1] - 1, firsts[-1], len(lines)):
+        found = [(first, some) async for first, some in store.reads.chunks(run.id, from_ord=from_ord)]
+        assert found[0][0] == max(first for first in firsts if first <= from_ord)
+        assert [line for _, some in found for line in some] == lines[found[0][0] - 1 :]
+    opened: list[str] = []
+
+    def unpack(codec: str, data: bytes) -> list[bytes]:
+        opened.append(codec)
+        return chunks.unpack(codec, data)
+
+    monkeypatch.setattr(reads_module, "unpack", unpack)
+    assert [ord_ async for part in store.reads.records(run.id, from_ord=len(lines)) for ord_, _ in part] == [len(lines)]
+    assert len(opened) == 1
+    assert [part async for part in store.reads.records(run.id, from_ord=len(lines) + 1)] == []
     await store.close()
 
 

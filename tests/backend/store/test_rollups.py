@@ -27,7 +27,7 @@ from tidegate.store.blocks import stats_of
 from tidegate.store.charts import host_chart, session_chart
 from tidegate.store.rollup_states import RUN, known_states
 from tidegate.store.rollups import build_rollups, drop_rollups, keep_rollups
-from tidegate_collectors.records import HostSample, MemSample, Record, SchedSample, SessionStart
+from tidegate_collectors.records import HostSample, Loss, MemSample, Record, SchedSample, SessionStart
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ async def whole_run(store: Store, run: Run, session: str, begin: int, end: int, 
 
 
 # Without shrinking: another seed is another run, not a smaller one.
-@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_chart_of_rollups_is_the_chart_of_the_samples(empty_database: Path, seed: int, end: bool) -> None:
     """GIVEN any run, its rollups built bit by bit WHEN any span is drawn at any width THEN each column is the one that
@@ -284,4 +284,54 @@ async def test_a_clock_that_was_centuries_ahead_costs_no_centuries(tmp_path: Pat
             same(series[0], series[1])
             host, raw = [await host_chart(store, run, ["s0", "s1"], **span, cpus=2, exact=e) for e in (False, True)]
             assert host == raw
+    await store.close()
+
+
+async def test_silence_is_a_gap_only_where_somebody_samples(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "t.db")
+    ticks = (*range(5), 200, 201)
+    records = [MemSample(t=T0 + n * SECOND, session="s", subject="runtime", anon_bytes=n) for n in ticks]
+    for source in ("live", "imported"):
+        run = await store.create_run(NewRun(id=source, source=source, started_us=T0))
+        await store.commit(run, batch_of(stamped(records)))
+        await store.end_run(run, T0 + 201 * SECOND, clean=True)
+        for _ in range(2):  # of the samples, and of rollups
+            series = await session_chart(store, run, "s", from_us=T0, to_us=T0 + 201 * SECOND, px=100)
+            assert series.gaps == ([(T0 + 4 * SECOND, T0 + 200 * SECOND)] if source == "live" else [])
+            await build_rollups(store, run)
+    await store.close()
+
+
+async def test_what_came_late_for_one_session_is_not_read_anew_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN rollups of hours WHEN one sample of long ago comes, and a record without a time THEN only the session of
+    the sample is built anew from there."""
+    records: list[Record] = []
+    for n in range(0, 4 * 3600, 10):
+        records += [
+            MemSample(t=T0 + n * SECOND, session=f"s{number}", subject="runtime", anon_bytes=n) for number in range(3)
+        ]
+    store, run = await filled(tmp_path / "t.db", records)
+    await build_rollups(store, run)
+    asked: list[tuple[list[str], int]] = []
+    real = store.reads.session_inputs
+
+    async def inputs(run: Run, sessions: Any, from_us: int, to_us: int, **options: Any) -> Any:
+        asked.append((list(sessions), from_us))
+        return await real(run, sessions, from_us, to_us, **options)
+
+    monkeypatch.setattr(store.reads, "session_inputs", inputs)
+    late = MemSample(t=T0 + 600 * SECOND, session="s1", subject="runtime", anon_bytes=1 << 40)
+    now = T0 + 4 * 3600 * SECOND
+    live = [MemSample(t=now + n * SECOND, session="s0", subject="runtime", anon_bytes=5) for n in range(120)]
+    await store.commit(run, batch_of(stamped([late, Loss(t=0, where="link", count=1, of="x"), *live])))
+    await build_rollups(store, run)
+    early = [sessions for sessions, from_us in asked if from_us < now - 300 * SECOND]
+    assert early == [["s1"]]
+    monkeypatch.undo()
+    span: dict[str, Any] = {"from_us": T0, "to_us": now, "px": 100}
+    series = [await session_chart(store, run, "s1", **span, exact=exact) for exact in (False, True)]
+    same(series[0], series[1])
+    assert np.nanmax(series[0].runtime_bytes) == 1 << 40
     await store.close()
