@@ -79,6 +79,9 @@ if is_root; then
     RUNTIME_DIR=${TIDEGATE_RUNTIME_DIR:-/run/tidegate}
 else
     STATE_DIR=${TIDEGATE_STATE_DIR:-${HOME:?HOME is not set}/.local/share/tidegate}
+    # As tidegate_collectors.paths has it.
+    RUNTIME_DIR=${TIDEGATE_RUNTIME_DIR:-${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/tidegate}}
+    RUNTIME_DIR=${RUNTIME_DIR:-/tmp/tidegate-$EUID}
 fi
 LOG_DIR=$STATE_DIR/logs
 
@@ -173,7 +176,7 @@ fi
 # --- running ----------------------------------------------------------------------------------------------------------
 
 TIDEGATE=$VENV/bin/tidegate
-BACKEND_PID='' COLLECTOR_PID='' DEMO_PID='' REPLAY_COPY='' BACKEND_UP=no
+BACKEND_PID='' COLLECTOR_PID='' DEMO_PID='' WAITER_PID='' REPLAY_COPY='' BACKEND_UP=no COLLECTOR_UP=no
 # Named by the port: another start, of a replay say, must not take the logs of one that runs.
 BACKEND_LOG=$LOG_DIR/backend-$PORT.log COLLECTOR_LOG=$LOG_DIR/collector-$PORT.log
 export TIDEGATE_STATE_DIR=$STATE_DIR
@@ -202,19 +205,29 @@ stop() {
             kill -KILL "$pid" 2>/dev/null || true
             break
         fi
-        sleep 0.05
+        # A pause without a child: bash can miss the end of a short one, and would then wait for ever.
+        read -r -t 0.05 -u "$NOTHING_FD" || true
     done
 }
 
 # The agents first, then the collector, so that the last records of both still reach the web process.
 stop_all() {
     trap '' INT TERM HUP
+    exec {NOTHING_FD}<> <(:) # a pipe that nobody writes to
+    stop "the wait for the collector" "$WAITER_PID" 1
     stop "the demo" "$DEMO_PID" 10
     stop "the collector" "$COLLECTOR_PID" 10
     stop "the web process" "$BACKEND_PID" 10
     # Bound as root, in a directory of root's: the web process cannot remove it itself.
     if is_root && [[ $BACKEND_UP == yes && -z $REPLAY && -S $RUNTIME_DIR/link.sock ]]; then
         rm -f -- "$RUNTIME_DIR/link.sock"
+    fi
+    # The numbers of calls, by session: the collector leaves them, so that another one goes on counting in the same run.
+    # That is over when the web process has ended well; one that has not is resumed by the next. And only once our
+    # collector has listened was the directory its own.
+    if [[ $COLLECTOR_UP == yes ]]; then
+        ended_with "$BACKEND_PID"
+        [[ $ENDED_WITH != 0 ]] || rm -rf -- "$RUNTIME_DIR/sessions"
     fi
     [[ -z $REPLAY_COPY ]] || rm -rf -- "$REPLAY_COPY"
 }
@@ -278,6 +291,41 @@ while time.monotonic() < deadline:
         sys.exit(0)
     time.sleep(0.03)
 sys.exit(3 if up else 2)
+EOF
+)
+
+# What waits for the collector: it connects to the agents' socket until ours answers there (another one may have left the
+# file). Arguments: socket, pid, seconds. Exit codes: 0, 1 the process ended, 2 it does not listen in time.
+WAIT_UNTIL_LISTENING=$(
+    cat <<'EOF'
+import pathlib, signal, socket, struct, sys, time
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+path, pid, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+deadline = time.monotonic() + seconds
+
+def lives():
+    try:
+        return "\nState:\tZ" not in pathlib.Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return False
+
+def listens():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.settimeout(1)
+            sock.connect(path)
+            return struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0] == pid
+        except OSError:
+            return False
+
+while time.monotonic() < deadline:
+    if not lives():
+        sys.exit(1)
+    if listens():
+        sys.exit(0)
+    time.sleep(0.03)
+sys.exit(2)
 EOF
 )
 
@@ -356,10 +404,27 @@ elif ! is_root; then
     say "  'sudo ./start_backend.sh' traces with BPF; '$TIDEGATE doctor' tells what else this host lacks."
 fi
 
+# Who starts an agent before the collector listens has it run unobserved, so only then is it offered. In the background:
+# a signal is to end this wait.
+collector_wait_s=10
+if [[ -n $COLLECTOR_PID ]]; then
+    status=0
+    setsid "$VENV/bin/python" -I -S -c "$WAIT_UNTIL_LISTENING" "$RUNTIME_DIR/agent.sock" "$COLLECTOR_PID" \
+        "$collector_wait_s" </dev/null &
+    WAITER_PID=$!
+    wait "$WAITER_PID" || status=$?
+    WAITER_PID=''
+    case $status in
+    0) COLLECTOR_UP=yes ;;
+    1) ;; # told below
+    *) warn "the collector does not listen yet after $collector_wait_s s; until it does, commands run unobserved" ;;
+    esac
+fi
+
 if [[ $DEMO == yes ]]; then
     setsid "$TIDEGATE" demo </dev/null &
     DEMO_PID=$!
-elif [[ -z $REPLAY ]]; then
+elif [[ $COLLECTOR_UP == yes ]]; then
     say "run an agent (or any command) under it:  $TIDEGATE run -- COMMAND..."
 fi
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,13 @@ def test_starts_serves_and_leaves_nothing_behind() -> None:
         assert done.returncode == 0
         wait_for(lambda: '"s-1"' in script.get("/api/state", cookie)[1], 10, "the session on the page")
 
+        # An agent that goes on when we stop; it makes a call in every hierarchy.
+        agent = subprocess.Popen(
+            [tidegate, "run", "--session", "s-2", "--", "sh", "-c", "sleep 8; exit 7"],
+            env={**script.environment, "TIDEGATE_RUNTIME_DIR": f"{script.root}/./run"},  # not of the script's processes
+        )
+        wait_for(lambda: "s-2/tools/" in call_groups(agent.pid), 10, "the call in its group")
+
         # The web process has no root, the collector's programs are there.
         status = Path(f"/proc/{backend}/status").read_text()
         assert "Uid:\t0" not in status
@@ -150,6 +159,33 @@ def test_starts_serves_and_leaves_nothing_behind() -> None:
         assert cgroups_named(script.cgroup) == []
         assert not any(program_exists(program) for program in programs)
         assert "was killed" not in script.errors
+        assert list((script.root / "run").iterdir()) == []
+        assert agent.wait(20) == 7
+
+
+def call_groups(launcher: int) -> str:
+    """``/proc/PID/cgroup`` of the last process below a launcher."""
+    pid, text = launcher, ""
+    with contextlib.suppress(OSError, IndexError):
+        while True:
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+            text = Path(f"/proc/{pid}/cgroup").read_text()
+    return text
+
+
+@needs_root
+@pytest.mark.kernel
+def test_an_agent_is_offered_only_when_it_would_be_observed() -> None:
+    with started() as script:
+        script.wait_until_up()
+        # As fast as one can look: it may not be said before the collector listens.
+        deadline = time.monotonic() + 30
+        while "run an agent" not in script.errors:
+            assert time.monotonic() < deadline, script.errors
+            time.sleep(0.002)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.connect(str(script.root / "run" / "agent.sock"))
+        assert script.interrupt() == 0
 
 
 @needs_root
@@ -162,7 +198,8 @@ def test_a_dead_collector_is_reported_and_the_pages_stay() -> None:
         os.kill(script.pid_of("collect"), signal.SIGKILL)
 
         wait_for(lambda: "the collector ended (exit code 137)" in script.errors, 10, "the report")
-        assert str(script.root / "state" / "logs" / f"collector-{script.port}.log") in script.errors
+        log = str(script.root / "state" / "logs" / f"collector-{script.port}.log")
+        wait_for(lambda: log in script.errors, 10, "the path of its log")
         assert script.get("/health")[0] == 200
         assert script.interrupt() == 0
         assert script.processes() == {}
@@ -251,6 +288,6 @@ def test_a_broken_recording_is_shown_as_an_error(tmp_path: Path) -> None:
     path.write_text("this is no record\n" * 3)
     with started("--replay", str(path)) as script:
         assert script.wait(60) == 4
-        assert "broken.jsonl:1:5: not JSON" in script.errors
+        assert "broken.jsonl:1: this seems to be text; what can be read is" in script.errors
         assert script.output == ""
         assert script.processes() == {}

@@ -49,11 +49,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in _ACTIONS.items():
         action = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name in ("install", "uninstall"):
+        if name != "show":
             where = action.add_mutually_exclusive_group()
             where.add_argument("--settings", type=Path, metavar="PATH", help="this settings file")
-            where.add_argument("--user", action="store_true", help="~/.claude/settings.json (the default)")
+            default = "" if name == "status" else " (the default)"
+            where.add_argument("--user", action="store_true", help=f"~/.claude/settings.json{default}")
             where.add_argument("--project", action="store_true", help=".claude/settings.json of this directory")
+        if name in ("install", "uninstall"):
             action.add_argument("--yes", action="store_true", help="do not ask")
         if name in ("install", "show"):
             action.add_argument(
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             print(hook_settings.render(_wanted(hook_settings, {}, failures=args.failures)), end="")
             return 0
         if args.action == "status":
-            return _status()
+            return _status(args)
         return _change(args)
     except hook_settings.SettingsError as error:
         raise BadInputError(f"{error}; nothing was changed") from error
@@ -126,7 +128,7 @@ def _agrees(path: Path) -> bool:
     return input(f"Change {path} so? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _status() -> int:
+def _status(args: argparse.Namespace) -> int:
     from tidegate_collectors import paths
     from tidegate_collectors.agent import hook_settings
 
@@ -135,6 +137,8 @@ def _status() -> int:
         Path.cwd() / ".claude" / "settings.json",
         Path.cwd() / ".claude" / "settings.local.json",
     ]
+    if args.settings is not None or args.user or args.project:
+        places = [_path(args)]
     for path in dict.fromkeys(places):
         try:
             found = hook_settings.installed(hook_settings.parse(hook_settings.read(path), str(path)))

@@ -22,6 +22,8 @@ from tidegate_collectors.kernel.cgroup_files import (
     read_psi,
 )
 from tidegate_collectors.kernel.cgroup_layout import Layout
+from tidegate_collectors.kernel.cgroup_nodes import enable_memory, pids_in, remove_directory, subdirectories, write
+from tidegate_collectors.kernel.cgroup_return import GiveBack, Homes, Stays
 from tidegate_collectors.names import check_id
 
 
@@ -79,7 +81,7 @@ class CgroupHandle:
         """
         for directory in self.directories:
             try:
-                _write(directory / "cgroup.procs", str(pid))
+                write(directory / "cgroup.procs", str(pid))
             except OSError as error:
                 if error.errno == errno.ESRCH:
                     return False
@@ -90,7 +92,7 @@ class CgroupHandle:
         """Processes in this group itself, zombies left out."""
         found: set[int] = set()
         for directory in self.directories:
-            found.update(_pids(directory))
+            found.update(pids_in(directory))
         return sorted(found)
 
     def psi(self) -> Psi:
@@ -116,13 +118,13 @@ class CgroupHandle:
         if self.v2 is None:
             raise CgroupError("freezing needs a cgroup v2 hierarchy")
         try:
-            _write(self.v2 / "cgroup.freeze", "1" if frozen else "0")
+            write(self.v2 / "cgroup.freeze", "1" if frozen else "0")
         except OSError as error:
             raise CgroupError(f"cannot write {self.v2}/cgroup.freeze: {error.strerror}") from error
 
     def remove(self) -> bool:
         """Remove it; False while processes (or groups) are still in it."""
-        gone = all(list(map(_rmdir, self.directories)))  # each is tried
+        gone = all(list(map(remove_directory, self.directories)))  # each is tried
         if gone:
             self.close()
         return gone
@@ -160,6 +162,7 @@ class CgroupTree:
         self.v2_root = layout.v2 / name if layout.v2 is not None else None
         self.memory_root = layout.memory / name if layout.memory is not None else None
         self._lock = -1
+        self._homes = Homes()
         self._make("")
         self._acquire()
         self.leftovers = self._clear()
@@ -178,6 +181,10 @@ class CgroupTree:
             self._make(session + part)
         return SessionGroups(CgroupHandle(self, session), CgroupHandle(self, f"{session}/runtime"))
 
+    def remember_home(self, session: str, pid: int) -> None:
+        """Note where the root process of a session that was added is now, for :meth:`give_back`."""
+        self._homes.remember(session, pid, self._roots())
+
     def add_call(self, session: str, call: str) -> CgroupHandle:
         """Create the group of a call of a session that was added.
 
@@ -192,12 +199,21 @@ class CgroupTree:
         """Remove a session's groups as far as they are empty; True when none is left."""
         check_id("session", session)
         results = [self._remove_session(root, session) for root in self._roots()]
-        return all(results)
+        if gone := all(results):
+            self._homes.forget(session)
+        return gone
+
+    def give_back(self) -> list[Stays]:
+        """Move the processes of all our groups to where their sessions came from, and remove the groups.
+
+        Ends within about a second; what could not be removed by then is returned. Nothing is ever ended.
+        """
+        return GiveBack(self._roots(), self._homes).run()
 
     def close(self) -> None:
         """Remove the root when nothing is in it, and give the lock back."""
         for root in self._roots():
-            _rmdir(root)
+            remove_directory(root)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -211,7 +227,7 @@ class CgroupTree:
             directory = root / path
             try:
                 if self.layout.memory_version == 2:
-                    _enable_memory(directory.parent)
+                    enable_memory(directory.parent)
                 directory.mkdir(mode=0o755, exist_ok=True)
             except OSError as error:
                 raise CgroupError(
@@ -231,7 +247,7 @@ class CgroupTree:
 
     def _clear(self) -> list[Leftover]:
         found: list[Leftover] = []
-        names = {entry for root in self._roots() for entry in _subdirectories(root)}
+        names = {entry for root in self._roots() for entry in subdirectories(root)}
         for session in sorted(names):
             for root in self._roots():
                 self._remove_session(root, session)
@@ -243,68 +259,15 @@ class CgroupTree:
         found: set[int] = set()
         for root in self._roots():
             base = root / session
-            found.update(_pids(base / "runtime"))
-            for call in _subdirectories(base / "tools"):
-                found.update(_pids(base / "tools" / call))
+            found.update(pids_in(base / "runtime"))
+            for call in subdirectories(base / "tools"):
+                found.update(pids_in(base / "tools" / call))
         return sorted(found)
 
     @staticmethod
     def _remove_session(root: Path, session: str) -> bool:
         base = root / session
-        for call in _subdirectories(base / "tools"):
-            _rmdir(base / "tools" / call)
+        for call in subdirectories(base / "tools"):
+            remove_directory(base / "tools" / call)
         # No short cut: each of them is tried, the inner ones first.
-        return all([_rmdir(base / "tools"), _rmdir(base / "runtime"), _rmdir(base)])
-
-
-def _enable_memory(directory: Path) -> None:
-    """Let the children of a v2 group have memory counters.
-
-    A group with processes in it refuses this (EBUSY); ours have none, and the place we start from may be the
-    collector's own group, which then moves one level down.
-    """
-    control = directory / "cgroup.subtree_control"
-    if "memory" in control.read_text().split():
-        return
-    try:
-        _write(control, "+memory")
-    except OSError as error:
-        if error.errno != errno.EBUSY or _pids(directory) != [os.getpid()]:
-            raise
-        leaf = directory / "collector"
-        leaf.mkdir(exist_ok=True)
-        _write(leaf / "cgroup.procs", str(os.getpid()))
-        _write(control, "+memory")
-
-
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _pids(directory: Path) -> list[int]:
-    try:
-        return [int(line) for line in (directory / "cgroup.procs").read_text().split() if line.isdigit()]
-    except OSError:
-        return []
-
-
-def _subdirectories(directory: Path) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-
-
-def _rmdir(directory: Path) -> bool:
-    try:
-        directory.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False  # in use, or not ours to remove: it stays
-    return True
+        return all([remove_directory(base / "tools"), remove_directory(base / "runtime"), remove_directory(base)])

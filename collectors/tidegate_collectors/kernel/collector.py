@@ -133,7 +133,7 @@ class Collector:
         self.execute(self._hooks.announce())
 
     def shutdown(self) -> None:
-        """Say what will not be seen to its end, and remove groups that are empty."""
+        """Say what will not be seen to its end, give living processes back, and remove all groups."""
         self.drain()
         self.execute(self._tracker.shutdown(now_us()))
         for session in self._tracker.sessions:

@@ -1,7 +1,8 @@
 """``tidegate collect``: one process, one loop over the observer, the agents' socket and a timer.
 
 The backend may be away: the link keeps records until it is back. Signals end the loop; then the collector says what it
-will not see to its end, removes its empty groups and detaches its programs.
+will not see to its end, gives living processes back to the groups that they came from, removes its own groups and
+detaches its programs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import fcntl
 import gc
 import logging
 import os
@@ -32,6 +32,7 @@ from tidegate_collectors.kernel.clock import now_us
 from tidegate_collectors.kernel.collector import Collector
 from tidegate_collectors.kernel.ledger import CallLedger
 from tidegate_collectors.kernel.options import CollectError, Config, add_arguments, check
+from tidegate_collectors.kernel.runtime_lock import RuntimeLock
 from tidegate_collectors.kernel.sampler import PERIOD_S, Sampler, raise_file_limit
 from tidegate_collectors.kernel.setup import call_naming, cgroup_capability, open_observer, open_tree
 from tidegate_collectors.kernel.timers import Timer
@@ -190,20 +191,14 @@ class Daemon:
         directory = self._config.runtime_dir
         try:
             paths.make_private_dir(directory, owners=allowed_server_uids() if os.geteuid() == 0 else frozenset())
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(directory / "collect.lock", flags, 0o644)
+            lock = RuntimeLock(directory / "collect.lock")
+        except BlockingIOError as error:
+            raise CollectError(
+                f"another collector (process {error.strerror}) serves {directory}; one is enough for a host"
+            ) from None
         except OSError as error:
             raise CollectError(f"cannot use the runtime directory {directory}: {error.strerror or error}") from error
-        self._resources.callback(os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            raise CollectError(
-                f"another collector (process {holder}) serves {directory}; one is enough for a host"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._resources.callback(lock.release)
 
     def _open_ledger(self) -> CallLedger:
         directory = self._config.runtime_dir / "sessions"

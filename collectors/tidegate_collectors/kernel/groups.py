@@ -52,6 +52,7 @@ class Groups:
         for handle in self._to_remove.pop(session, ()):  # the same directories, in use again
             handle.close()
         self._sessions[session] = groups
+        self._tree.remember_home(session, pid)
         try:
             groups.runtime.move(pid)
         except CgroupError:
@@ -105,12 +106,14 @@ class Groups:
                 del self._to_remove[session]
 
     def close(self) -> None:
-        """Remove what is empty, of running sessions too; living processes stay where they are."""
-        self.remove_emptied()
-        if self._tree is not None:
-            for session in {*self._sessions, *self._to_remove}:
-                self._tree.remove_session(session)
-            self._tree.close()
+        """Remove all groups; living processes go back to where their sessions came from."""
+        if self._tree is None:
+            return
+        if stays := self._tree.give_back():
+            shown = ", ".join(f"{item.directory} (processes {list(item.pids)}: {item.reason})" for item in stays[:8])
+            more = f" and {len(stays) - 8} more" if len(stays) > 8 else ""
+            log.warning("groups that stay: %s%s; the next start removes those that are empty by then", shown, more)
+        self._tree.close()
 
     def _remove(self, session: str, handle: CgroupHandle) -> bool:
         if self._tree is None or handle.path != session:

@@ -58,6 +58,18 @@ def test_a_projects_settings_keep_what_is_in_them(env: dict[str, str], tmp_path:
     assert settings.read_text() == before
 
 
+def test_status_of_one_settings_file(env: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    assert hooks(env, "install", "--settings", str(other), "--yes").returncode == 0
+    shown = hooks(env, "status", "--settings", str(other))
+    assert shown.returncode == 0
+    assert f"installed    {other}: PreToolUse" in shown.stdout
+    assert shown.stdout.count("settings.json") == 0, "the others were not asked for"
+    project = hooks(env, "status", "--project", cwd=tmp_path)
+    assert f"none         {tmp_path}/.claude/settings.json" in project.stdout
+    assert hooks(env, "status", "--project", "--user").returncode == 2
+
+
 def test_a_link_is_shown_as_the_file_behind_it(env: dict[str, str], tmp_path: Path) -> None:
     behind, link = tmp_path / "dotfiles.json", tmp_path / "settings.json"
     behind.write_text("{}")

@@ -124,7 +124,8 @@ def test_a_script_without_interpreter_is_not_executable(env: dict[str, str], tmp
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_passed_on(env: dict[str, str], number: signal.Signals) -> None:
     """GIVEN a signal sent to the launcher alone THEN the command gets it, and its own answer is the exit code."""
-    script = f"trap 'exit 42' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
+    # One child and `wait`: bash can miss the end of one of many short ones, and would then wait for ever.
+    script = f"sleep 60 >/dev/null & trap 'kill $!; exit 42' {number.name[3:]}; echo ready; wait"
     with subprocess.Popen(
         [TIDEGATE, "run", "--", "bash", "-c", script],
         env=env,

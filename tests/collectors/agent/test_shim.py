@@ -98,7 +98,7 @@ def test_exit_codes_and_ways_to_start_a_shell(
 
 
 def test_a_signal_reaches_the_command(env: dict[str, str]) -> None:
-    script = "trap 'exit 42' TERM; echo ready; while :; do sleep 0.05; done"
+    script = "sleep 60 >/dev/null & trap 'kill $!; exit 42' TERM; echo ready; wait"
     with subprocess.Popen(["bash", "-c", script], env=env, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
