@@ -142,6 +142,56 @@ def test_pause_stays_behind_and_live_catches_up(opened: Opened, collector: Colle
     assert page.is_hidden("#past")
 
 
+def test_winding_back_while_a_session_runs_empties_the_page(opened: Opened, collector: Collector) -> None:
+    """Rows of sessions that have not begun at the instant go, and so do their events, however the ticks fall."""
+    t = now_us()
+    _begin(collector, "w1")
+    collector.send(
+        CallStart(t=t, session="w1", call="c1", tool="make", category="build", command="make w1"),
+        SessionEnd(t=t, session="w1-lost", lost=True),
+    )
+    page = opened().open("/")
+    _see(page, "w1", "make w1")
+    page.wait_for_function("() => document.getElementById('feed').innerText.includes('its end was not seen')")
+    words = page.inner_text("#feed li:has-text('its end was not seen')")
+    assert "✕" in words and "finished" not in words
+
+    for _ in range(2):
+        # Drawing is held, so that what a tick has noted as changed is drawn only after the answer to Home.
+        page.evaluate(
+            "window.held = []; window.raf ??= requestAnimationFrame; requestAnimationFrame = (f) => held.push(f); 0"
+        )
+        page.wait_for_timeout(700)
+        page.keyboard.press("Home")
+        page.wait_for_timeout(400)
+        page.evaluate("requestAnimationFrame = raf; for (const f of held) f(performance.now())")
+        page.wait_for_function("() => document.querySelectorAll('#sessions tbody tr').length === 0")
+        page.wait_for_function("() => !document.getElementById('feed').innerText.includes('make w1')")
+        page.keyboard.press("l")
+        _see(page, "w1", "make w1")
+        page.wait_for_function("() => document.getElementById('feed').innerText.includes('make w1')")
+
+
+def test_a_broken_listener_does_not_keep_the_others_from_knowing(opened: Opened, server: Server) -> None:
+    watched = opened()
+    page = watched.open("/")
+
+    told = page.evaluate(
+        """() => import("/static/js/store.js").then(async ({ store }) => {
+          let told = 0;
+          const off = [store.subscribe(() => { throw new Error("broken"); }), store.subscribe(() => { told++; })];
+          await store.reload();
+          for (const one of off) one();
+          return told;
+        })"""
+    )
+
+    assert told > 0
+    page.wait_for_timeout(100)
+    assert any("broken" in text for text in watched.complaints), "it is still reported"
+    watched.complaints[:] = [text for text in watched.complaints if "broken" not in text]
+
+
 def test_events_can_be_filtered_and_held(opened: Opened, collector: Collector) -> None:
     _begin(collector, "f1")
     page = opened().open("/")

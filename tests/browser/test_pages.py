@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.browsing import LOW_CONTRAST, UNDEFINED_NUMBERS, Watched
+from tests.support.browsing import LOW_CONTRAST, OVERFLOWING, UNDEFINED_NUMBERS, Watched
 from tests.support.server import Server
 from tests.support.stories import HOSTILE_ID, HOSTILE_TITLE, Collector
 
@@ -97,6 +97,42 @@ def test_wall_screen(opened: Opened, screenshots: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") > 16
         page.screenshot(path=screenshots / f"{name}-wall.png")
+
+
+def test_narrow_screen(opened: Opened, screenshots: Path) -> None:
+    """800 px: what counts is there without a sideways scroll, and the top bar is one line."""
+    watched = opened()
+    watched.page.set_viewport_size({"width": 800, "height": 900})
+    for name, last in (
+        ("live", "session.ooms"),
+        ("sessions", "session.exit_code"),
+        ("session", None),
+        ("status", None),
+    ):
+        page = _open(watched, name)
+        page.wait_for_timeout(300)
+
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if last is not None:
+            assert page.evaluate(OVERFLOWING) == []
+            assert page.locator(f'#sessions tbody td[data-def="{last}"]').first.is_visible()
+        theme, brand = page.locator("#theme").bounding_box(), page.locator(".brand").bounding_box()
+        assert theme is not None and brand is not None
+        assert theme["y"] < brand["y"] + brand["height"], "the top bar has wrapped"
+        page.screenshot(path=screenshots / f"{name}-800.png")
+
+
+def test_labels_over_bars_have_a_border_of_the_background(opened: Opened) -> None:
+    page = _open(opened(), "live")
+    page.wait_for_selector("#host .over text", state="attached")
+
+    style = page.evaluate(
+        """() => { const { paintOrder, stroke } = getComputedStyle(document.querySelector("#host .over text"));
+                   const card = getComputedStyle(document.querySelector(".card")).backgroundColor;
+                   return [paintOrder.split(" ")[0], stroke === card]; }"""
+    )
+
+    assert style == ["stroke", True]
 
 
 def test_hostile_names_are_text(opened: Opened, told: Collector) -> None:

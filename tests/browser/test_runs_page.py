@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import FilePayload, Locator, Page
 
 from tests.support import foreign_traces
-from tests.support.browsing import LOW_CONTRAST, UNDEFINED_NUMBERS, Watched
+from tests.support.browsing import LOW_CONTRAST, OVERFLOWING, UNDEFINED_NUMBERS, Watched
 from tests.support.scenes import scene_lines
 from tests.support.server import Server, running_server
 
@@ -44,7 +44,7 @@ def _recording(title: str = "a scene", run: str = "20261130-2306-ab12", sessions
     return b"\n".join(lines) + b"\n"
 
 
-def _long_recording(lines: int = 400_000) -> bytes:
+def _long_recording(lines: int = 150_000) -> bytes:
     """One that takes some seconds to import and none to make: the same sample over and over, with its number."""
     first, *others = _recording("long one", run="long").splitlines()
     sample = next(line for line in others if b'"mem.sample"' in line)
@@ -88,10 +88,23 @@ def test_a_recording_from_upload_to_deletion(opened: Opened, home: Server, scree
     page = opened(to=home).open("/runs")
     recording = _recording("first import")
 
+    # Also of what is done within a tenth of a second it is told that it is being imported, and soon that it was.
+    page.evaluate(
+        """() => {
+          window.told = [];
+          const list = document.getElementById("jobs");
+          new MutationObserver(() => {
+            const words = list.querySelector(".job-state")?.textContent;
+            if (words && words !== window.told.at(-1)?.[0]) window.told.push([words, performance.now()]);
+          }).observe(list, { subtree: true, childList: true, characterData: true });
+        }"""
+    )
     _upload(page, ("first.jsonl.gz", gzip.compress(recording)))
     job = _state(page, "first.jsonl.gz", "imported")
     records = recording.count(b"\n")
     assert f"{records} records" in job.inner_text()
+    told: list[tuple[str, float]] = page.evaluate("window.told")
+    assert [words for words, _ in told][-2:] == ["importing", "imported"]
     row = _row(page, "first import")
     row.wait_for()
     for words in (str(records), "recorded", "box", "○ ended"):
@@ -210,7 +223,8 @@ def test_an_import_can_be_cancelled(opened: Opened, home: Server) -> None:
     # Pressed by a script the moment it is there: a click by hand would have to be quicker than the import.
     page.wait_for_function(
         """() => {
-          const job = [...document.querySelectorAll("#jobs > li")].find((one) => one.innerText.includes("importing"));
+          const job = [...document.querySelectorAll("#jobs > li")]
+            .find((one) => one.innerText.includes("long.jsonl.gz") && one.innerText.includes("importing"));
           [...job?.querySelectorAll("button") ?? []].find((one) => one.innerText === "Cancel")?.click();
           return Boolean(job);
         }"""
@@ -268,6 +282,8 @@ def test_hostile_names_are_text(opened: Opened, home: Server, keys: list[str], s
         watched.page.set_viewport_size({"width": 800, "height": 900})
         page.wait_for_timeout(200)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(OVERFLOWING) == []
+        assert row.locator("button:has-text('Delete')").is_visible() and row.locator(".state").is_visible()
         page.screenshot(path=screenshots / f"runs-800-{scheme}.png")
         assert watched.complaints == []
 
@@ -306,6 +322,41 @@ def test_a_folder_of_somebody_elses_trace(
     page.wait_for_timeout(400)
     assert page.evaluate(UNDEFINED_NUMBERS, keys) == []
     page.screenshot(path=screenshots / "session-imported.png")
+
+
+def test_what_a_transcript_cannot_know_is_a_dash(
+    opened: Opened, home: Server, keys: list[str], screenshots: Path, tmp_path: Path
+) -> None:
+    """A transcript has no memory: no count of bursts, no memory of a call, and no axis over nothing."""
+    page = opened(to=home).open("/runs")
+    _upload(page, ("talk.jsonl", foreign_traces.claude_transcript(tmp_path / "talk.jsonl").read_bytes()))
+    _state(page, "talk.jsonl", "imported").locator("a:has-text('Open')").click()
+    page.wait_for_selector("#sessions tbody tr")
+    assert page.inner_text('#sessions tbody td[data-def="session.bursts"]') == "–"
+    assert page.inner_text('#sessions tbody td[data-def="session.ooms"]') == "–"
+
+    page.click("#sessions tbody tr a")
+    page.wait_for_selector("#lanes rect.bar")
+    page.focus("#lanes")
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#call .facts")
+    for key in ("call.bytes", "call.bursts", "call.processes"):
+        assert page.inner_text(f'#call dd[data-def="{key}"]') == "–", key
+    assert page.inner_text('#strip [data-def="session.bursts_in_calls"] b') == "–"
+    for panel in ("memory", "wait", "pressure"):
+        page.wait_for_selector(f"#{panel} .no-data:visible")
+        assert page.inner_text(f"#{panel} .no-data") == "not in this trace"
+    page.hover("#memory .drag")
+    assert "0 B" not in page.inner_text("#readout")
+    assert page.evaluate(UNDEFINED_NUMBERS, keys) == []
+    page.screenshot(path=screenshots / "session-transcript.png")
+
+    page.click("nav a:has-text('Health')")
+    page.wait_for_selector("#capabilities tbody tr")
+    assert page.inner_text("h2.part >> nth=0").startswith("The run shown: ")
+    assert page.inner_text("h2.part >> nth=1").startswith("This backend now")
+    page.screenshot(path=screenshots / "status-imported.png", full_page=True)
 
 
 def test_retention_shows_first_and_then_deletes(

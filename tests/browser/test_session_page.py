@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Page, Request
 
 from tests.support.browsing import Watched
-from tests.support.stories import CALLS
+from tests.support.stories import CALLS, Collector, now_us
+from tidegate_collectors.records import CallStart, ProcExec, ProcExit, SessionStart
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("told")]
 
@@ -138,6 +139,44 @@ def test_keyboard_opens_the_call_and_follows_neighbours(opened: Opened) -> None:
     page.click("#call ul.links a >> nth=0")
     page.wait_for_function("() => location.hash.includes('call=c2')")
     assert "pip install" in page.inner_text("#call")
+
+
+def test_the_field_of_the_playhead_does_not_scroll_the_page(opened: Opened) -> None:
+    page = _open(opened)
+    page.set_viewport_size({"width": 1280, "height": 500})
+    page.wait_for_timeout(200)
+
+    page.keyboard.press("g")
+    page.wait_for_function("() => document.activeElement.matches('#playhead input')")
+    page.wait_for_timeout(200)
+
+    assert page.evaluate("scrollY") == 0
+
+
+def test_processes_are_listed_by_size(opened: Opened, told: Collector) -> None:
+    """The big one is first though it started last, a fork without a name says whose it is, the rest is counted."""
+    start = now_us() - 5_000_000
+    told.send(
+        SessionStart(t=start, session="forks", agent="x"),
+        CallStart(t=start, session="forks", call="c1", tool="make", category="build", command="make -j"),
+        ProcExec(t=start, session="forks", call="c1", pid=100, ppid=1, comm="make"),
+        *(ProcExec(t=start + pid, session="forks", call="c1", pid=pid, ppid=100) for pid in range(101, 113)),
+        ProcExit(t=start + 400, session="forks", call="c1", pid=150, hiwater_bytes=1000),
+        ProcExec(t=start + 900, session="forks", call="c1", pid=200, ppid=101, comm="cc1plus"),
+        ProcExit(t=start + 1000, session="forks", call="c1", pid=200, exit_code=0, hiwater_bytes=700_000_000),
+    )
+    told.settle()
+
+    page = opened().open("/sessions/forks#call=c1")
+    page.wait_for_selector("#call ul.tree")
+
+    first = page.locator("#call ul.tree").first
+    assert first.locator("li").count() == 10
+    assert "cc1plus" in first.locator("li").first.inner_text() and "700 MB" in first.locator("li").first.inner_text()
+    assert "fork of make" in first.inner_text() and "fork, no exec seen" in first.inner_text()
+    page.click("#call summary:has-text('5 more')")
+    page.wait_for_timeout(1500)
+    assert page.locator("#call ul.tree li:visible").count() == 15
 
 
 def test_overlapping_calls_lie_in_different_lanes(opened: Opened) -> None:

@@ -46,6 +46,11 @@ LOW_CONTRAST = r"""() => {
 }"""
 
 
+# Boxes that scroll sideways: what is behind their edge is seen by nobody.
+OVERFLOWING = r"""() => [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth + 1)
+  .map((box) => `${box.firstElementChild.id}: ${box.scrollWidth} in ${box.clientWidth}`)"""
+
+
 @dataclass(slots=True)
 class Watched:
     """A page with everything it complained about."""

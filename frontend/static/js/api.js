@@ -4,7 +4,7 @@ export class ApiError extends Error {
   constructor(message, status) { super(message); this.name = "ApiError"; this.status = status; }
 }
 
-/** GET a JSON document. A 401 leads to the login page; other failures throw ApiError with the server's own words. */
+/** GET a JSON document. A 401 loads the page again, which leads to the login and from there back to it; other failures throw ApiError with the server's own words. */
 export function getJson(path, { signal } = {}) { return ask(path, { signal }); }
 
 /** POST, PATCH or DELETE with a JSON body; the answer, null for an empty one. Throws as getJson. */
@@ -18,7 +18,7 @@ async function ask(path, { headers, ...options }) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("Tidegate does not answer; is it still running?", 0);
   }
-  if (response.status === 401) { location.assign("/login"); throw new ApiError("not logged in", 401); }
+  if (response.status === 401) { location.reload(); throw new ApiError("not logged in", 401); }
   if (response.status === 204) return null;
   let body = null;
   try { body = await response.json(); } catch (error) { if (error.name === "AbortError") throw error; }

@@ -1,10 +1,15 @@
 // The panel of one call: its figures, processes and neighbours.
 
 import { bytes, clean, commandLabel, duration, el, elapsed, exitWords, integer, known, rate, swatch, UNKNOWN } from "./format.js";
+import { bursts, sampled, why } from "./measured.js";
 
 const BOUNDARIES = {
   fork: "fork by the runtime", exec: "tidegate exec", wrapper: "tidegate exec or shell shim", hook: "the agent's hook", gateway: "the gateway", import: "an imported trace",
 };
+
+const PROCESSES_SHOWN = 10;
+// The call whose whole list is open: the panel is drawn anew each second.
+let unfolded = null;
 
 function fact(label, def, value) {
   return [el("dt", {}, el("a", { href: `/definitions#${def}`, "data-def": def }, label)), el("dd", { def }, value)];
@@ -12,11 +17,11 @@ function fact(label, def, value) {
 
 /** What stands in place of a call when none is chosen. */
 export function drawNothing(node, calls) {
-  node.replaceChildren(el("h2", {}, "No call selected"), el("p", { class: "muted" }, calls ? "Click a bar, or move with the arrow keys and press Enter." : "This session has made no tool call yet."));
+  node.replaceChildren(el("h2", {}, "No call selected"), el("p", { class: "muted" }, calls ? "Click a bar. Or go to the bars with Tab, choose with the arrow keys and press Enter." : "This session has made no tool call yet."));
 }
 
 /** Fill `node`. detail = {call, processes, neighbours}; the latter two are missing until they are loaded. */
-export function drawCall(node, detail, { startUs, nowUs, select, close }) {
+export function drawCall(node, detail, { session, startUs, nowUs, select, close }) {
   const { call, processes, neighbours } = detail;
   const took = call.duration_us ?? (call.state === "running" ? nowUs - call.started_us : null);
   const failed = call.oom || known(call.signal) || (known(call.exit_code) && call.exit_code !== 0) || call.state === "lost";
@@ -27,7 +32,7 @@ export function drawCall(node, detail, { startUs, nowUs, select, close }) {
     el("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: close }, "✕"));
   const facts = el("dl", { class: "facts" },
     ...fact("started / took", "call.duration_us", `${elapsed(call.started_us - startUs, 1e5)} / ${duration(took)}`),
-    ...fact("memory now", "call.bytes", bytes(call.state === "running" ? call.bytes : 0)),
+    ...fact("memory now", "call.bytes", bytes(memoryNow(call, session))),
     ...fact("peak", "call.peak_bytes", bytes(call.peak_bytes)),
     ...fact("spike over its start", "call.spike_bytes", known(call.spike_bytes) ? `+${bytes(call.spike_bytes)}` : UNKNOWN),
     ...fact("steepest rise", "call.rise_bytes_per_s", rate(call.rise_bytes_per_s)),
@@ -35,15 +40,26 @@ export function drawCall(node, detail, { startUs, nowUs, select, close }) {
     ...fact("charged peak", "call.charged_peak_bytes", bytes(call.charged_peak_bytes)),
     ...fact("CPU / waiting to run", "call.cpu_us", `${duration(call.cpu_us)} / ${duration(call.wait_us)}`),
     ...fact("memory stall", "call.stall_us", duration(call.stall_us)),
-    ...fact("bursts", "call.bursts", integer(call.bursts)),
-    ...fact("processes", "call.processes", `${integer(call.processes)}, ${call.left_behind ? `${integer(call.left_behind)} left behind` : "none left behind"}`),
+    ...fact("bursts", "call.bursts", integer(bursts(session, call.bursts))),
+    ...fact("processes", "call.processes", processWords(call)),
     ...fact("exit", exitDef, "").slice(0, 1), exitValue,
     ...(call.hint ? [el("dt", {}, el("a", { href: "/definitions#call.hint_bytes", def: "call.hint_bytes" }, "hint")), el("dd", {}, el("span", { text: clean(call.hint, 80) }), known(call.hint_bytes) ? el("span", { def: "call.hint_bytes" }, ` (${bytes(call.hint_bytes)})`) : "")] : []),
     el("dt", {}, "seen by"), el("dd", {}, BOUNDARIES[call.boundary] || clean(call.boundary, 40)),
     ...agentsWord(call),
     ...(known(call.pid) ? fact("first process", "call.pid", String(call.pid)) : []));
   node.replaceChildren(head, el("pre", { class: "cmd", "data-text": true }, clean(call.command || call.tool, 4096)), facts,
-    ...processTree(processes, startUs), ...links(neighbours, select));
+    ...processList(processes, startUs, call), ...links(neighbours, select));
+}
+
+// A call that has ended holds nothing, if it was measured at all.
+function memoryNow(call, session) {
+  if (call.state === "running") return call.bytes;
+  return known(call.peak_bytes) || (sampled(session) && !why("memory.calls")) ? 0 : null;
+}
+
+function processWords({ processes, left_behind: left }) {
+  if (!known(processes) && !left) return UNKNOWN;
+  return `${integer(processes)}, ${left ? `${integer(left)} left behind` : "none left behind"}`;
 }
 
 // What the agent's hooks call it, and how surely that is this call.
@@ -56,38 +72,40 @@ function agentsWord(call) {
     ...(known(call.result_chars) ? fact("result", "call.result_chars", `${integer(call.result_chars)} characters${call.agent_failed ? ", failed" : ""}`) : [])];
 }
 
-function processTree(processes, startUs) {
+// The biggest first: what a call is looked at for is who took the memory. The rest is folded, and counted.
+function processList(processes, startUs, call) {
   if (!processes?.length) return [];
   const byPid = new Map(processes.map((one) => [one.pid, one]));
-  const depth = (one, seen = new Set()) => {
-    let level = 0;
-    for (let at = byPid.get(one.ppid); at && !seen.has(at.pid) && level < 12; at = byPid.get(at.ppid)) { seen.add(at.pid); level++; }
-    return level;
-  };
-  const list = el("ul", { class: "tree" });
-  for (const one of ordered(processes, byPid)) {
+  const sorted = [...processes].sort((a, b) => (b.hiwater_bytes ?? -1) - (a.hiwater_bytes ?? -1) || (a.started_us ?? 0) - (b.started_us ?? 0));
+  const row = (one) => {
     const ended = one.left_behind ? "left behind" : exitWords({ ...one, state: one.ended_us ? "ended" : "running", oom: false });
-    list.append(el("li", {},
-      el("span", {}, " ".repeat(2 * depth(one)), el("span", { text: clean(one.comm, 40) || "?" }), " ", el("small", { class: "muted", def: "process.pid" }, String(one.pid))),
+    return el("li", {},
+      el("span", {}, el("span", { text: processName(one, byPid) }), " ", el("small", { class: "muted", def: "process.pid" }, String(one.pid))),
       el("span", { def: "process.hiwater_bytes" }, bytes(one.hiwater_bytes)),
-      el("span", { def: one.left_behind ? "process.left_behind" : "process.exit_code", class: one.left_behind ? "trouble" : "muted", title: `started at ${elapsed((one.started_us || startUs) - startUs, 1e5)}` }, ended)));
+      el("span", { def: one.left_behind ? "process.left_behind" : "process.exit_code", class: one.left_behind ? "trouble" : "muted", title: `started at ${elapsed((one.started_us || startUs) - startUs, 1e5)}` }, ended));
+  };
+  const list = (some) => el("ul", { class: "tree" }, ...some.map(row));
+  const out = [el("h3", {}, "Processes ", el("small", {}, "highest resident memory, exit")), list(sorted.slice(0, PROCESSES_SHOWN))];
+  const rest = sorted.slice(PROCESSES_SHOWN);
+  if (rest.length) {
+    const more = el("details", { open: unfolded === call.id }, el("summary", {}, el("span", { def: "call.processes" }, `${integer(rest.length)} more`)), list(rest));
+    more.addEventListener("toggle", () => { if (more.isConnected) unfolded = more.open ? call.id : null; });
+    out.push(more);
   }
-  return [el("h3", {}, "Processes ", el("small", {}, "highest resident memory, exit")), list];
+  const beyond = (call.processes ?? 0) - processes.length;
+  if (beyond > 0) out.push(el("p", { class: "muted" }, el("span", { def: "call.processes" }, integer(beyond)), " more are not listed"));
+  return out;
 }
 
-// Parents before their children, in the order of their starts.
-function ordered(processes, byPid) {
-  const children = new Map();
-  const roots = [];
-  for (const one of [...processes].sort((a, b) => (a.started_us || 0) - (b.started_us || 0))) {
-    const parent = byPid.get(one.ppid);
-    if (parent && parent !== one) children.set(parent, [...(children.get(parent) || []), one]); else roots.push(one);
+// A process that never called exec has no name of its own yet: it is a fork of the nearest one that has.
+function processName(one, byPid) {
+  if (one.comm) return clean(one.comm, 40);
+  const seen = new Set([one.pid]);
+  for (let at = byPid.get(one.ppid); at && !seen.has(at.pid); at = byPid.get(at.ppid)) {
+    if (at.comm) return `fork of ${clean(at.comm, 40)}`;
+    seen.add(at.pid);
   }
-  const out = [], seen = new Set();
-  const walk = (one) => { if (seen.has(one)) return; seen.add(one); out.push(one); (children.get(one) || []).forEach(walk); };
-  roots.forEach(walk);
-  processes.forEach(walk);
-  return out;
+  return "fork, no exec seen";
 }
 
 function links(neighbours, select) {

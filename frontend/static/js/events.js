@@ -14,10 +14,10 @@ export function kind(type) {
 
 const SIGNS = { call: "▸", burst: "▼", oom: "✕", session: "●", loss: "⌁", other: "·" };
 
-export function sign(event) { return event.type === "call.end" ? "▪" : event.type === "session.end" ? "○" : SIGNS[kind(event.type)]; }
+export function sign(event) { return event.type === "call.end" ? "▪" : event.type === "session.end" ? (event.body?.lost ? "✕" : "○") : SIGNS[kind(event.type)]; }
 
 export function trouble(event) {
-  return event.type === "loss" || (event.type === "mem.event" && Boolean(event.body.oom_kill || event.body.oom)) || Boolean(event.body.oom);
+  return event.type === "loss" || (event.type === "session.end" && Boolean(event.body.lost)) || (event.type === "mem.event" && Boolean(event.body.oom_kill || event.body.oom)) || Boolean(event.body.oom);
 }
 
 function number(def, text) { return el("span", { def }, text); }
@@ -27,7 +27,7 @@ export function words(event) {
   const body = event.body || {};
   switch (event.type) {
     case "session.start": return ["started ", el("span", { text: body.agent || "" })];
-    case "session.end": return ["ended: ", el("span", { text: body.reason || "finished" }), ...exit(body)];
+    case "session.end": return body.lost ? ["lost: its end was not seen"] : ["ended: ", el("span", { text: body.reason || "finished" }), ...exit(body)];
     case "call.start": return [swatch(body.category), el("span", { text: commandLabel(body, 160) })];
     case "call.end": {
       const out = [body.lost ? "end not seen" : "ended"];

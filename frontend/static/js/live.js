@@ -4,6 +4,7 @@ import { decodeF8, getJson, path } from "./api.js";
 import { HostChart } from "./hostchart.js";
 import { kind, line } from "./events.js";
 import { bytes, bytesPair, category, clean, commandLabel, duration, el, integer, known, percent, setText, stateWords } from "./format.js";
+import { bursts, learn, ooms } from "./measured.js";
 import { go, startShell, throttled } from "./shell.js";
 import { drawSparkline, sparkColours } from "./sparkline.js";
 import { store, WINDOW_US } from "./store.js";
@@ -38,9 +39,9 @@ const table = new Table(byId("sessions"), [
   { key: "current", label: "current call", def: "session.current_age_us", value: (s) => s.current?.started_us ?? null, cell: currentCell, update: updateCurrent },
   { key: "memory", label: "runtime / calls", def: "session.used_bytes", num: true, value: (s) => (s.runtime_bytes || 0) + (s.calls_bytes || 0), update: (node, s) => setText(node, bytesPair(s.runtime_bytes, s.calls_bytes)) },
   num("peak", "peak", "session.peak_bytes", (s) => s.peak_bytes),
-  num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration),
-  num("bursts", "bursts", "session.bursts", (s) => s.bursts, integer),
-  num("ooms", "OOM", "session.ooms", (s) => s.ooms, integer),
+  { ...num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration), wide: true },
+  num("bursts", "bursts", "session.bursts", (s) => bursts(s), integer),
+  num("ooms", "OOM", "session.ooms", ooms, integer),
 ], { id: (s) => s.id, open: (id) => go(path("sessions", id)), sort: ["state", true] });
 
 function titleCell() { return el("span", { class: "cell", "data-text": true }, el("a", { tabindex: -1 }), el("small", { class: "muted" })); }
@@ -91,9 +92,10 @@ function drawNumbers() {
 
 function drawTable() {
   const now = performance.now();
-  const added = [...changed].some((id) => !table.patch(store.sessions.get(id)));
-  if (added || now - sortedAt > SORT_MS) { table.update([...store.sessions.values()]); sortedAt = now; }
+  const ids = [...changed];
   changed.clear();
+  const added = ids.some((id) => !table.patch(store.sessions.get(id)));
+  if (added || now - sortedAt > SORT_MS) { table.update([...store.sessions.values()]); sortedAt = now; }
   const to = store.now(), from = to - WINDOW_US;
   for (const canvas of visible) if (canvas.session) drawSparkline(canvas, store.sparkWindow(canvas.session.id, from), from, to, canvas.session.peak_bytes, colours);
 }
@@ -104,13 +106,15 @@ function tick() {
 }
 
 // All in one go: each change of the page by itself would have the browser paint once more.
-let feedDue = false;
-const draw = throttled(() => { drawNumbers(); drawTable(); host.draw(); if (feedDue) { feedDue = false; drawFeed(); } }, DRAW_MS);
+let feedDue = false, feedAnew = false;
+const draw = throttled(() => { drawNumbers(); drawTable(); if (feedDue) { feedDue = false; drawFeed(); } host.draw(); }, DRAW_MS);
 
 // --- the feed
 
 let feedHeld = false, feedTop = 0;
 function drawFeed(force = false) {
+  // Another instant has other events: what is held is of the live run.
+  if (feedAnew && !(feedHeld && store.live)) { feedAnew = false; force = true; feedTop = 0; byId("feed").dataset.filter = "\u0000"; }
   if (feedHeld && !force) { setText(byId("feed-pause"), `Held, ${integer(store.events.filter((event) => event.ord > feedTop).length)} new`); return; }
   const filter = byId("feed-filter").value;
   const feed = byId("feed");
@@ -152,7 +156,15 @@ async function loadHost() {
 }
 
 store.subscribe((change) => {
-  if (change.all) { for (const id of store.sessions.keys()) changed.add(id); sortedAt = 0; loadHost(); feedTop = 0; byId("feed").dataset.filter = "\u0000"; feedSoon(); draw(); }
+  if (change.all) {
+    // Ids from before may be of sessions that are not there at this instant.
+    changed.clear();
+    sortedAt = -Infinity;
+    loadHost();
+    learn(() => { sortedAt = -Infinity; draw(); });
+    feedAnew = true;
+    feedSoon();
+  }
   if (change.frame) {
     for (const s of change.frame.sessions || []) changed.add(s.id);
     if (change.frame.events?.length) feedSoon();

@@ -2,6 +2,7 @@
 
 import { Chart, colour, margins, niceTicks, stacked } from "./charts.js";
 import { bytes, clean, commandLabel, duration, el, elapsed, exitWords, integer, setText, svg } from "./format.js";
+import { sampled } from "./measured.js";
 import { memoryLayers } from "./series.js";
 import { figures } from "./table.js";
 
@@ -11,7 +12,7 @@ const TWIN_ROWS = 2000;
 export const PRESSURE = [["memory", "--p-memory", "series.pressure.memory_percent"], ["cpu", "--p-cpu", "series.pressure.cpu_percent"], ["io", "--p-io", "series.pressure.io_percent"]];
 
 export class Panels {
-  #timeline; #charts = {}; #overs = {}; #twins = {}; #model;
+  #timeline; #charts = {}; #overs = {}; #words = {}; #twins = {}; #model;
 
   /** `model()` gives {session, calls, events, series, startUs, endUs, nowUs}; session is null before it began. */
   constructor(timeline, model) {
@@ -20,7 +21,8 @@ export class Panels {
       const node = byId(name);
       this.#charts[name] = new Chart(node, `${description}; the numbers are in the table`);
       this.#overs[name] = svg("svg", { class: "over" });
-      node.append(this.#overs[name], el("div", { class: "drag" }));
+      this.#words[name] = el("p", { class: "no-data muted", hidden: true });
+      node.append(this.#overs[name], this.#words[name], el("div", { class: "drag" }));
     }
     for (const button of document.querySelectorAll(".twin")) {
       const box = button.closest(".panel").querySelector(".twin-table");
@@ -61,23 +63,35 @@ export class Panels {
   #memory(model, view) {
     const memory = model.series.memory;
     const layers = memoryLayers(memory);
+    const empty = this.#empty("memory", model, layers);
     const total = stacked(layers).at(-1);
     const budget = model.session?.budget_bytes;
     let max = Math.max(1e6, this.#inView(memory.t, total, view));
     if (budget && budget < max * 3) max = Math.max(max, budget);
     max *= 1.12;
     const { ticks } = niceTicks(max / 1e6);
-    const payload = { fromUs: view[0], toUs: view[1], t: memory.t, endUs: Math.min(view[1], model.endUs), layers, mode: "stack", yMax: max, yTicks: ticks.map((value) => ({ value: value * 1e6, text: value.toLocaleString("en-US") })) };
+    const payload = { fromUs: view[0], toUs: view[1], t: memory.t, endUs: Math.min(view[1], model.endUs), layers, mode: "stack", yMax: max, yTicks: empty ? [] : ticks.map((value) => ({ value: value * 1e6, text: value.toLocaleString("en-US") })) };
     if (!byId("memory").hidden) this.#charts.memory.draw(payload);
     this.#marks(model, view, max);
   }
 
+  // An axis from 0 to 1 over nothing looks like a measured zero: in its place stands why there is nothing.
+  #empty(name, { series, imported, session }, layers) {
+    // The server's memory begins at zero; of a session that was never sampled that is no measurement.
+    const some = name === "memory" && session && !sampled(session) ? (value) => value > 0 : Number.isFinite;
+    const empty = Boolean(series.loaded) && !layers.some((layer) => layer.values.some((value) => some(value)));
+    this.#words[name].hidden = !empty;
+    setText(this.#words[name], imported && !this.#timeline.zoomed ? "not in this trace" : "no samples");
+    return empty;
+  }
+
   #percent(name, model, view, t, layers, mode) {
+    const empty = this.#empty(name, model, layers);
     const top = Math.max(...layers.map((layer) => this.#inView(t, layer.values, view)), 0);
     const max = niceTicks(Math.max(top, 1), 2).ticks.at(-1) < top ? top * 1.1 : Math.max(top * 1.1, 1);
     const { ticks } = niceTicks(max, 2);
     if (!byId(name).hidden) {
-      this.#charts[name].draw({ fromUs: view[0], toUs: view[1], t, endUs: Math.min(view[1], model.endUs), layers, mode, yMax: max, yTicks: ticks.map((value) => ({ value, text: String(Math.round(value * 100) / 100) })) });
+      this.#charts[name].draw({ fromUs: view[0], toUs: view[1], t, endUs: Math.min(view[1], model.endUs), layers, mode, yMax: max, yTicks: empty ? [] : ticks.map((value) => ({ value, text: String(Math.round(value * 100) / 100) })) });
     }
     this.#overs[name].replaceChildren(...this.#gaps(model, view, byId(name).clientHeight));
   }

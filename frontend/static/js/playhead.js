@@ -89,7 +89,7 @@ export class Playhead {
       case "live": this.#live(); break;
       case "slower": case "faster": this.#speed(name === "faster" ? 1 : -1); break;
       case "previous": case "next": this.#step(name); break;
-      case "field": this.#parts.field.focus(); this.#parts.field.select(); break;
+      case "field": this.#parts.field.focus({ preventScroll: true }); this.#parts.field.select(); break;
       case "help": this.#toggleHelp(); break;
     }
   }

@@ -10,7 +10,7 @@ import { store } from "./store.js";
 import { Table } from "./table.js";
 import { Uploads } from "./uploads.js";
 
-const BUSY_MS = 500;
+const BUSY_MS = 250;
 const IDLE_MS = 4000;
 const MAX_TITLE = 200;
 const byId = (id) => document.getElementById(id);
@@ -27,9 +27,9 @@ const find = (id) => runs.find((run) => run.id === id);
 const table = new Table(byId("runs"), [
   { key: "title", label: "run", head: true, value: (run) => run.title || run.id, also: [{ key: "id", label: "id", value: (run) => run.id }], cell: titleCell, update: updateTitle },
   { key: "kind", label: "kind", value: (run) => run.kind, cell: () => el("span", { "data-text": true }), update: (node, run) => setText(node, [clean(run.kind, 20), run.kind === "imported" && run.format ? clean(run.format, 40) : ""].filter(Boolean).join(", ")) },
-  text("host", "host", (run) => run.host),
-  num("started", "started", "run.started_us", (run) => run.started_us, dateTime), num("length", "length", "run.length_us", length, duration),
-  num("records", "records", "run.records", (run) => run.records, integer), num("bytes", "size", "run.bytes", (run) => run.bytes, bytes), num("sessions", "sessions", "run.sessions", (run) => run.sessions, integer),
+  { ...text("host", "host", (run) => run.host), wide: true },
+  num("started", "started", "run.started_us", (run) => run.started_us, dateTime), { ...num("length", "length", "run.length_us", length, duration), wide: true },
+  { ...num("records", "records", "run.records", (run) => run.records, integer), wide: true }, num("bytes", "size", "run.bytes", (run) => run.bytes, bytes), { ...num("sessions", "sessions", "run.sessions", (run) => run.sessions, integer), wide: true },
   { key: "state", label: "state", value: stateWords, cell: () => el("span", { class: "state" }), update: (node, run) => { setText(node, stateWords(run)); node.classList.toggle("bad", Boolean(run.damaged)); node.title = run.damaged ? clean(run.reason, 300) : ""; } },
   { key: "acts", label: "", cell: actCell, update: (node, run) => { node.run = run; node.children[0].disabled = node.children[1].disabled = Boolean(run.damaged); node.children[2].disabled = !run.deletable; node.children[2].title = run.deletable ? "" : clean(run.reason, 300); } },
 ], { id: (run) => run.id, open, sort: ["started", true] });
@@ -103,7 +103,12 @@ function draw() {
 
 // --- imports
 
-const uploads = new Uploads(() => { drawJobs(); schedule(); });
+const uploads = new Uploads(() => { drawJobs(); schedule(); }, (job) => {
+  // Its import begins at once unless another is under way: small files would be done before the next look at the server.
+  const state = job.state === "waiting" && !jobs.some((other) => other.state === "running") ? "running" : job.state;
+  jobs = [...jobs.filter((other) => other.id !== job.id), { ...job, state }];
+  load();
+});
 const list = new JobList(byId("jobs"), {
   cancel: (item) => (item.upload ? uploads.cancel(item.upload, load, endJob) : endJob(item.id)),
   dismiss: (item) => { if (item.upload) uploads.remove(item.upload); forget(item); },

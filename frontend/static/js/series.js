@@ -43,7 +43,7 @@ const EMPTY = new Columns(new Float64Array(0), {});
 
 export class Series {
   #session; #changed; #failed; #timer = 0; #abort = null; #loadedMs = 0; #asked = ""; #fresh = false; #tail = { mem: [], wait: [] }; #base = { memory: EMPTY, wait: EMPTY, pressure: EMPTY };
-  gaps = []; resolutionUs = null; requests = 0;
+  gaps = []; resolutionUs = null; requests = 0; loaded = null;
 
   constructor(session, changed, failed) { this.#session = session; this.#changed = changed; this.#failed = failed; }
 

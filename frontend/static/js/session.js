@@ -2,8 +2,9 @@
 
 import { getJson, path } from "./api.js";
 import { drawCall, drawNothing } from "./callpanel.js";
-import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch, timeOfDay } from "./format.js";
+import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch, timeOfDay, UNKNOWN } from "./format.js";
 import { Lanes } from "./lanes.js";
+import { bursts, learn, ooms, sampled, why } from "./measured.js";
 import { Panels, PRESSURE } from "./panels.js";
 import { memoryLayers, Series } from "./series.js";
 import { startShell, throttled } from "./shell.js";
@@ -47,7 +48,7 @@ const timeline = new Timeline({
   },
 });
 const lanes = new Lanes(byId("lanes"), timeline, (call) => select(call, true));
-const model = () => ({ session, calls: lanes.calls, events, series, startUs: start(), endUs: end(), nowUs: now() });
+const model = () => ({ session, imported: store.run?.kind === "imported", calls: lanes.calls, events, series, startUs: start(), endUs: end(), nowUs: now() });
 const panels = new Panels(timeline, model);
 
 function ask(immediately = false) { series.request(() => timeline.view, () => timeline.width, immediately); }
@@ -62,10 +63,10 @@ function strip() {
     ["duration", "session.duration_us", (s) => { const us = (s.ended_us ?? now()) - s.started_us; return us < 6e7 ? duration(us) : elapsed(us); }],
     ["runtime / peak", "session.peak_bytes", (s) => bytesPair(s.runtime_bytes, s.peak_bytes)],
     ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? now()) - s.started_us))],
-    ["bursts in calls", "session.bursts_in_calls", (s) => `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}`],
+    ["bursts in calls", "session.bursts_in_calls", (s) => (known(bursts(s)) ? `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}` : UNKNOWN)],
     ["calls", "session.calls_total", (s) => integer(s.calls_total)],
     ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["memory stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
-    ["OOM", "session.ooms", (s) => s.ooms ? integer(s.ooms) : ""], ["left behind", "session.left_behind", (s) => s.left_behind ? integer(s.left_behind) : ""],
+    ["OOM", "session.ooms", (s) => (known(ooms(s)) && !s.ooms ? "" : integer(ooms(s)))], ["left behind", "session.left_behind", (s) => s.left_behind ? integer(s.left_behind) : ""],
   ];
   if (!cells) {
     cells = spans.map(([label, def, , text]) => el("div", { def }, el("a", { class: "label", href: `/definitions#${def}` }, label), el("b", { "data-text": text })));
@@ -76,7 +77,7 @@ function strip() {
     setText(cells[i].lastChild, words);
     cells[i].hidden = words === "";
     if (label === "session") cells[i].lastChild.title = clean(session.id, 200);
-    if (label === "OOM" || label === "left behind" || (label === "state" && words.includes("exit"))) cells[i].lastChild.classList.add("trouble");
+    if (((label === "OOM" || label === "left behind") && words !== UNKNOWN) || (label === "state" && words.includes("exit"))) cells[i].lastChild.classList.add("trouble");
   });
   document.title = `${clean(session.title || session.id, 60)} · Tidegate`;
 }
@@ -101,7 +102,7 @@ function readout(t) {
   const parts = [part("at", "axis.time_us", elapsed(t - start(), 1e5))];
   if (series.gaps.some(([from, to]) => from <= t && t < to)) parts.push(el("span", {}, "not measured"));
   else {
-    if (memory) for (const { key } of memoryLayers(series.memory)) if (key === "runtime" || memory[key] > 0) parts.push(part(key, key === "runtime" ? "series.memory.runtime_bytes" : "series.memory.calls", bytes(memory[key])));
+    if (memory) for (const { key } of memoryLayers(series.memory)) if ((key === "runtime" && known(memory[key]) && sampled(session)) || memory[key] > 0) parts.push(part(key, key === "runtime" ? "series.memory.runtime_bytes" : "series.memory.calls", bytes(memory[key])));
     if (known(wait?.percent)) parts.push(part("wait", "series.wait.percent", `${wait.percent.toFixed(0)} %`));
     if (pressure) for (const [key, , def] of PRESSURE) if (pressure[key] > 0) parts.push(part(`${key} pressure`, def, `${pressure[key].toFixed(1)} %`));
   }
@@ -154,7 +155,7 @@ function drawDetail() {
   if (!calls.has(selected)) { drawLater(node); return; }
   if (!detail) return;
   const hadFocus = node.contains(document.activeElement) && document.activeElement !== node;
-  drawCall(node, detail, { startUs: start(), nowUs: now(), select: (call) => select(call, true), close: deselect });
+  drawCall(node, detail, { session, startUs: start(), nowUs: now(), select: (call) => select(call, true), close: deselect });
   if (hadFocus) node.focus({ preventScroll: true });
 }
 
@@ -249,7 +250,7 @@ function show(body) {
   for (const call of body.calls) calls.set(call.id, call);
   lanes.calls = calls.values();
   if (first || became) timeline.following = store.live && session?.state === "running";
-  if (first) { readHash(); explain(); }
+  if (first) { readHash(); learn(explain); }
   if (selected && calls.has(selected)) loadDetail(); else { detail = null; drawDetail(); }
   draw();
   // Of the past the series is there as a whole: a seek changes nothing in it.
@@ -257,14 +258,12 @@ function show(body) {
 }
 
 // What the run's records cannot tell: an imported trace may know the memory of the session, but not that of its calls.
-async function explain() {
-  if (store.run?.kind !== "imported") return;
-  try {
-    const { capabilities } = await getJson(store.api("/api/capabilities"));
-    const missing = capabilities.find((one) => one.name === "memory.calls" && !one.available);
-    setText(byId("memory-note"), missing ? clean(missing.reason, 300) : "");
-    byId("memory-note").hidden = !missing;
-  } catch (error) { console.info(`capabilities: ${error.message}`); }
+function explain() {
+  const reason = why("memory.calls");
+  setText(byId("memory-note"), reason ? clean(reason, 300) : "");
+  byId("memory-note").hidden = !reason;
+  drawDetail();
+  draw();
 }
 
 function applyFrame(frame) {

@@ -2,6 +2,7 @@
 
 import { path } from "./api.js";
 import { bytes, clean, duration, el, exitWords, integer, percent, setText, stateWords, timeOfDay } from "./format.js";
+import { bursts, learn, ooms } from "./measured.js";
 import { go, startShell, throttled } from "./shell.js";
 import { store } from "./store.js";
 import { Table } from "./table.js";
@@ -11,16 +12,18 @@ const length = (s) => (s.ended_us ?? store.now()) - s.started_us;
 const num = (key, label, def, value, show = bytes) => ({ key, label, def, num: true, value, update: (node, s) => setText(node, show(value(s))) });
 const text = (key, label, value) => ({ key, label, value, cell: () => el("span", { class: "cell", "data-text": true }), update: (node, s) => setText(node, clean(value(s), 80)) });
 
+const wide = (column) => ({ ...column, wide: true });
+
 const table = new Table(byId("sessions"), [
   { key: "state", label: "state", value: (s) => s.state, cell: () => el("span", { class: "state" }), update: (node, s) => { setText(node, stateWords(s.state)); node.classList.toggle("lost", s.state === "lost"); } },
   { key: "title", label: "session", head: true, value: (s) => s.title || s.id, cell: () => el("span", { class: "cell", "data-text": true }, el("a", { tabindex: -1 }), el("small", { class: "muted" })),
     update: (node, s) => { setText(node.children[0], clean(s.title || s.id, 80)); node.children[0].setAttribute("href", path("sessions", s.id)); setText(node.children[1], s.title && s.title !== s.id ? clean(s.id, 80) : ""); } },
-  text("agent", "agent", (s) => s.agent), text("host", "host", (s) => s.host),
-  { key: "priority", label: "priority", value: (s) => ["low", "normal", "high"].indexOf(s.priority), update: (node, s) => setText(node, s.priority) },
-  num("started", "started", "session.started_us", (s) => s.started_us, timeOfDay), num("duration", "duration", "session.duration_us", length, duration),
+  wide(text("agent", "agent", (s) => s.agent)), wide(text("host", "host", (s) => s.host)),
+  { key: "priority", label: "priority", wide: true, value: (s) => ["low", "normal", "high"].indexOf(s.priority), update: (node, s) => setText(node, s.priority) },
+  wide(num("started", "started", "session.started_us", (s) => s.started_us, timeOfDay)), num("duration", "duration", "session.duration_us", length, duration),
   num("peak", "peak", "session.peak_bytes", (s) => s.peak_bytes), num("calls", "calls", "session.calls_total", (s) => s.calls_total, integer),
-  num("tools", "tool time", "session.tool_time_ratio", (s) => s.tool_time_us / Math.max(1, length(s)), percent), num("cpu", "CPU", "session.cpu_us", (s) => s.cpu_us, duration),
-  num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration), num("bursts", "bursts", "session.bursts", (s) => s.bursts, integer), num("ooms", "OOM", "session.ooms", (s) => s.ooms, integer),
+  wide(num("tools", "tool time", "session.tool_time_ratio", (s) => s.tool_time_us / Math.max(1, length(s)), percent)), wide(num("cpu", "CPU", "session.cpu_us", (s) => s.cpu_us, duration)),
+  wide(num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration)), num("bursts", "bursts", "session.bursts", (s) => bursts(s), integer), num("ooms", "OOM", "session.ooms", ooms, integer),
   { key: "exit", label: "exit", def: "session.exit_code", num: true, value: (s) => s.exit_code, update: (node, s) => setText(node, s.state === "running" ? "" : exitWords({ ...s, oom: s.end_reason === "oom" })) },
 ], { id: (s) => s.id, open: (id) => go(path("sessions", id)), sort: ["started", true] });
 
@@ -36,5 +39,5 @@ function draw() {
 const soon = throttled(draw, 1000);
 byId("filter").addEventListener("input", draw);
 byId("state").addEventListener("change", draw);
-store.subscribe((change) => { if (change.all) draw(); else if (change.frame?.sessions?.length) soon(); });
+store.subscribe((change) => { if (change.all) { draw(); learn(draw); } else if (change.frame?.sessions?.length) soon(); });
 startShell();

@@ -43,6 +43,16 @@ function drawLosses(lost) {
     el("table", {}, el("thead", {}, el("tr", {}, ...["where", "what", "count", "last"].map((label, i) => el("th", { scope: "col", class: i > 1 ? "num" : null }, label)))), rows));
 }
 
+// Of the past, what is known of the run must not be taken for what the backend does at this moment.
+function drawRun({ run, link }) {
+  setText(byId("run-title"), clean(run?.title || run?.id, 80));
+  setText(byId("run-when"), store.live ? "being written" : store.writing ? "wound back" : "it has ended");
+  facts(byId("run"), [["records", "run.ord", integer(store.ord)]]);
+  // Without a link there are no collectors now: the sources are those that the recording names.
+  const home = byId(link ? "now-sources" : "run-sources"), box = byId("sources-box");
+  if (box.parentNode !== home) home.append(box);
+}
+
 function draw(status, found) {
   nowUs = store.live ? status.now_us : store.now();
   const { ingest, store: kept, stream, process } = status;
@@ -55,11 +65,13 @@ function draw(status, found) {
     ["lines refused", "health.rejected", have(ingest, "rejected", integer)], ["browsers connected", "health.stream_clients", have(stream, "clients", integer)], ["frames dropped for slow browsers", "health.stream_dropped", have(stream, "dropped_frames", integer)],
   ]);
   const rows = kept?.rows && typeof kept.rows === "object" ? Object.values(kept.rows).reduce((a, b) => a + b, 0) : kept?.rows;
-  facts(byId("store"), [["run shown", "run.title", el("span", { text: clean(status.run?.title || status.run?.id, 80) })], ["database", "health.store_bytes", have(kept, "database_bytes", bytes)], ["write-ahead log", "health.store_wal_bytes", have(kept, "wal_bytes", bytes)], ["rows", "health.store_rows", rows === undefined ? undefined : integer(rows)], ["records of this run", "run.ord", integer(store.ord)]]);
+  facts(byId("store"), [["database", "health.store_bytes", have(kept, "database_bytes", bytes)], ["write-ahead log", "health.store_wal_bytes", have(kept, "wal_bytes", bytes)], ["rows", "health.store_rows", rows === undefined ? undefined : integer(rows)]]);
+  drawRun(status);
   const own = (status.hosts || []).flatMap((host) => host.own && known(host.own.rss_bytes) ? [
     [el("a", { href: "/definitions#host.own.cpu_ratio", def: "host.own.cpu_ratio" }, "collector CPU, of one core"), "host.own.cpu_ratio", percent(host.own.cpu_ratio, 1)], ["collector memory", "host.own.rss_bytes", bytes(host.own.rss_bytes)],
     ["BPF programs, of one core", "host.own.bpf_run_ratio", percent(host.own.bpf_run_ratio, 2)], ["kernel events", "host.own.events", integer(host.own.events)]] : []);
-  facts(byId("own"), [...own, ["backend CPU, of one core", "health.backend_cpu_ratio", have(process, "cpu_ratio", (v) => percent(v, 1))], ["backend memory", "health.backend_rss_bytes", have(process, "rss_bytes", bytes)]]);
+  facts(byId("run-own"), own);
+  facts(byId("own"), [["backend CPU, of one core", "health.backend_cpu_ratio", have(process, "cpu_ratio", (v) => percent(v, 1))], ["backend memory", "health.backend_rss_bytes", have(process, "rss_bytes", bytes)]]);
   facts(byId("unknown"), Object.entries(status.unknown_types || {}).map(([type, n]) => [el("span", { text: clean(type, 80) }), "health.unknown_types", integer(n)]));
   byId("guide").hidden = status.replay || (status.sources || []).some((source) => source.connected && source.role === "kernel");
   capabilities.update(found.capabilities || []);

@@ -250,7 +250,8 @@ export class Store {
     } catch { return false; }
   }
 
-  #tell(change) { for (const listener of this.#listeners) listener(change); }
+  // What one listener cannot do must not keep the others from knowing; the error is still reported.
+  #tell(change) { for (const listener of this.#listeners) { try { listener(change); } catch (error) { reportError(error); } } }
 
   /** The last 120 s of a session as [t_us, runtime, calls], oldest first, from one point before the window on. */
   sparkWindow(id, fromUs) {

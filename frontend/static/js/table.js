@@ -4,7 +4,7 @@ import { el } from "./format.js";
 import { keepStop, rowNavigation } from "./keyboard.js";
 
 /**
- * columns: [{key, label, num, def, value(item) for sorting, also: further sorts [{key, label, value}] in the same head, cell() -> node, update(node, item)}].
+ * columns: [{key, label, num, def, wide: left out where there is little room, value(item) for sorting, also: further sorts [{key, label, value}] in the same head, cell() -> node, update(node, item)}].
  * Options: id(item), open(id) for keyboard and click, sort: [key, descending].
  */
 export class Table {
@@ -16,7 +16,7 @@ export class Table {
     this.#head = el("tr");
     for (const column of columns) {
       const buttons = [column, ...(column.also || [])].filter((sort) => sort.value).map((sort) => el("button", { type: "button", onclick: () => this.#sortBy(sort) }, sort.label));
-      this.#head.append(el("th", { scope: "col", class: column.num ? "num" : null, def: column.def }, ...(buttons.length ? buttons : [column.label])));
+      this.#head.append(el("th", { scope: "col", class: classOf(column), def: column.def }, ...(buttons.length ? buttons : [column.label])));
     }
     this.#body = el("tbody");
     table.replaceChildren(el("thead", {}, this.#head), this.#body);
@@ -66,13 +66,16 @@ export class Table {
       if (this.#body.rows[index] !== row) this.#body.insertBefore(row, this.#body.rows[index] || null);
     });
     for (const [id, row] of this.#rows) if (!seen.has(id)) { row.remove(); this.#rows.delete(id); }
+    // What a page has put in place of rows (a word that there are none) goes with the first one.
+    if (sorted.length) while (this.#body.rows.length > sorted.length) this.#body.lastChild.remove();
     if (this.#options.open) keepStop(this.#body);
   }
 
   updateRow(row, item) { this.#columns.forEach((column, i) => column.update(row.cells[i].firstChild, item)); }
 
-  /** Update one item in place, without sorting; false when it has no row yet. */
+  /** Update one item in place, without sorting; false when it has no row yet. An item that is gone (undefined) needs none. */
   patch(item) {
+    if (item === undefined) return true;
     const row = this.#rows.get(String(this.#options.id(item)));
     if (row) this.updateRow(row, item);
     return Boolean(row);
@@ -82,13 +85,15 @@ export class Table {
     const row = el("tr", this.#options.open ? { tabindex: -1 } : {});
     row.dataset.id = id;
     for (const column of this.#columns) {
-      row.append(el(column.head ? "th" : "td", { class: column.num ? "num" : null, def: column.def, scope: column.head ? "row" : null },
+      row.append(el(column.head ? "th" : "td", { class: classOf(column), def: column.def, scope: column.head ? "row" : null },
         column.cell ? column.cell() : el("span")));
     }
     this.#rows.set(id, row);
     return row;
   }
 }
+
+function classOf(column) { return [column.num && "num", column.wide && "wide-only"].filter(Boolean).join(" ") || null; }
 
 /** Numbers by size, texts by alphabet, unknown last in ascending order. */
 export function compare(a, b) {

@@ -7,10 +7,10 @@ function safeName(name) { return name.split(/[\\/]/).pop().replace(SAFE, "_").sl
 
 /** One file: {id, name, file, state: "queued"|"sending"|"failed"|"cancelled", sent, total, error, job}. */
 export class Uploads {
-  #entries = []; #next = 1; #request = null; #changed; #files = new Map();
+  #entries = []; #next = 1; #request = null; #changed; #accepted; #files = new Map();
 
   /** `changed()` is called whenever an entry changes; `accepted(job)` is the server's answer to a file. */
-  constructor(changed) { this.#changed = changed; }
+  constructor(changed, accepted) { this.#changed = changed; this.#accepted = accepted; }
 
   get entries() { return this.#entries; }
   get active() { return this.#entries.some((entry) => entry.state === "queued" || entry.state === "sending"); }
@@ -67,12 +67,13 @@ export class Uploads {
   }
 
   #answered(entry, xhr) {
-    if (xhr.status === 401) { location.assign("/login"); return; }
+    if (xhr.status === 401) { location.reload(); return; }
     let body = null;
     try { body = JSON.parse(xhr.responseText); } catch { /* no answer, or none of ours: told below */ }
     if (entry.state === "cancelled") { this.#changed(); return; }
     if (xhr.status === 202 && body?.job) {
       this.#files.set(body.job.id, entry.file);
+      this.#accepted(body.job);
       this.remove(entry);
       return;
     }
