@@ -14,7 +14,7 @@ variable                    default                 meaning
 ``TIDEGATE_ALLOWED_HOSTS``  the loopback names      further values of the Host header that are answered, by commas
 ``TIDEGATE_LINK_UIDS``      none                    further user ids whose collectors may connect, by commas
 ``TIDEGATE_UPLOAD_BYTES``   4000000000              largest file that the Runs page takes, bytes
-``TIDEGATE_KEEP_DAYS``      no limit                runs that ended longer ago are removed, hourly
+``TIDEGATE_KEEP_DAYS``      no limit                runs that ended, or were imported, longer ago are removed, hourly
 ``TIDEGATE_KEEP_BYTES``     no limit                the oldest runs are removed while all take more, hourly
 =========================== ======================= ==================================================================
 """

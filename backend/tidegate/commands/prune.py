@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from tidegate.runs.retention import Preview
 
 _DESCRIPTION = """\
-Show which runs are over the limits, ask, and delete them: first those that ended too long ago, then the oldest while
-all take too much room. The disk gets the room back. The backend must not be running: it has the same on its Runs page,
-and applies TIDEGATE_KEEP_DAYS and TIDEGATE_KEEP_BYTES every hour by itself.
+Show which runs are over the limits, ask, and delete them: first those that ended (or were imported, if that was later)
+too long ago, then the oldest while all take too much room. The disk gets the room back. The backend must not be
+running: it has the same on its Runs page, and applies TIDEGATE_KEEP_DAYS and TIDEGATE_KEEP_BYTES every hour by itself.
 """
 
 _EPILOG = """\
 examples:
-  tidegate prune --older-than 30d              runs that ended more than 30 days ago
+  tidegate prune --older-than 30d              runs that ended, or were imported, more than 30 days ago
   tidegate prune --max-size 10G                the oldest ones, until the others take no more than 10 GB
   tidegate prune --older-than 12h --yes        without asking, for a script
   tidegate prune --compact                     only give free room back, also of a database of an older version
@@ -89,11 +89,14 @@ async def _run(args: argparse.Namespace, age: float | None, size: int | None) ->
 
 
 def _show(found: Preview) -> None:
+    from tidegate.store.retention import kept_from_us
+
     for row in found.runs:
-        ended = row.ended_us or row.last_t_us or row.started_us or 0
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(ended // 1_000_000))
+        since_us = kept_from_us(row)
+        what = "imported" if since_us == row.imported_us else "ended"
+        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(since_us // 1_000_000))
         title = "".join(char if char.isprintable() else "?" for char in row.title[:60])
-        print(f"  {row.id:<28} ended {when} UTC  {_size(row.bytes):>10}  {title}")
+        print(f"  {row.id:<28} {what:<8} {when} UTC  {_size(row.bytes):>10}  {title}")
     print(f"{len(found.runs)} runs would go, {_size(found.bytes)}; {found.kept_runs} stay, {_size(found.kept_bytes)}")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.commands._open import add_state_dir, open_library, settings_of
 from tidegate.errors import NotFoundError
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from tidegate.settings import Settings
 
 _DESCRIPTION = """\
-List the runs of the state directory, the newest first: id, start (UTC), kind, state, records, bytes, title. Recordings
-can be renamed and deleted while the backend runs; runs that were live here only when it does not (its Runs page can).
+List the runs of the state directory, the newest first: id, start (UTC), kind, state, records, size, title, file. In a
+terminal it is a table for people; elsewhere each line has these fields separated by tabs, sizes in bytes, no header.
+Recordings can be renamed and deleted while the backend runs; runs that were live here only when it does not (its Runs
+page can).
 """
 
 _EPILOG = """\
@@ -26,6 +29,9 @@ examples:
   tidegate runs rename 20261130-2306-ab12 "the night of the OOM"
   tidegate runs delete 20261130-2306-ab12
 """
+
+_HEADER: Final = ["ID", "STARTED (UTC)", "KIND", "STATE", "RECORDS", "SIZE", "TITLE", "FILE"]
+_NUMBERS: Final = {"RECORDS", "SIZE"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,19 +73,37 @@ def run(args: argparse.Namespace) -> int:
 
 async def _list(settings: Settings) -> None:
     async with open_library(settings) as (library, _):
-        for row in await library.list():
-            print(_line(row))
+        rows = await library.list()
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(_fields(row, f"{row.records} records", f"{row.bytes} bytes")))
+        return
+    table = [_HEADER, *(_fields(row, f"{row.records:,}", _size(row.bytes)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for fields in table:
+        cells = [
+            text.rjust(width) if name in _NUMBERS else text.ljust(width)
+            for name, text, width in zip(_HEADER, fields, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
 
 
-def _line(row: RunRow) -> str:
+def _fields(row: RunRow, records: str, size: str) -> list[str]:
     started = "-"
     if row.started_us is not None:
         started = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(row.started_us // 1_000_000))
-    state = "damaged" if row.damaged else "open" if row.ended_us is None else "ended"
+    # The words of the Runs page.
+    kind = f"{row.kind}, {row.format}" if row.kind == "imported" else row.kind
+    state = "damaged" if row.damaged else "being written" if row.writing else "ended" if row.clean else "cut off"
     text = row.reason if row.damaged and row.reason else row.title
-    return "\t".join(
-        [_plain(row.id), started, row.kind, state, f"{row.records} records", f"{row.bytes} bytes", _plain(text)]
-    )
+    return [_plain(row.id), started, _plain(kind), state, records, size, _plain(text), _plain(row.file) or "-"]
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
 
 
 def _plain(text: str) -> str:

@@ -24,6 +24,7 @@ examples:
   tidegate serve                                   http://127.0.0.1:6456
   tidegate serve --port 0                          a free port; the printed URL has it
   tidegate serve --replay recordings/demo.jsonl    a recording, also .gz and .zst
+  tidegate serve --replay traces/task_1            a folder, or a file, of another format that tidegate import reads
   sudo tidegate serve --user tidegate              root binds, user tidegate serves
 
 Open the printed URL once: it logs this browser in. Every setting is also an environment variable, for example
@@ -43,7 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="TCP port, 0 for a free one (default 6456)")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="show this recording")
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="show this recording, or a file or folder of a format that import reads",
+    )
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where the database is")
     parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="where the sockets are")
     parser.add_argument("--user", metavar="NAME", help="whom root becomes (default: tidegate if it exists, or nobody)")
@@ -68,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     )
     for noisy in ("aiosqlite", "asyncio", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    if settings.replay is not None and not settings.replay.is_file():
-        raise NotFoundError(f"{settings.replay} does not exist or is no file")
+    if settings.replay is not None and not (settings.replay.is_file() or settings.replay.is_dir()):
+        raise NotFoundError(f"{settings.replay} does not exist, or is neither a file nor a folder")
     user = _privileges.choose_user(settings.user) if os.geteuid() == 0 else None
     if user is None and settings.user is not None and settings.user != _own_name():
         raise UsageError("only root can become another user; leave --user out")

@@ -77,6 +77,9 @@ class Intake:
         self._where: Final = where
         self._sparse: Final = sparse
         self._on_error = on_error
+        self._near = SourceState("")  # of the last line, also of an earlier call
+        self._own_t = 0  # of the last record of our own
+        self._held: Counter[str] = Counter()  # broken lines before there was any time, by what they are of
         self._explained = 0  # broken lines of unknown senders, which will show as gaps of somebody
         self._sampled: set[tuple[str, type]] = set()
         self._plain: dict[str, set[type]] = {}
@@ -96,6 +99,7 @@ class Intake:
 
     def own(self, batch: Batch, record: Record) -> None:
         """Append a record of our own."""
+        self._own_t = record.t
         batch.add(record, self._stamper.stamp(record))  # type: ignore[arg-type]
 
     def feed(
@@ -112,7 +116,7 @@ class Intake:
         """
         add_record, add_line = batch.records.append, batch.lines.append
         decoded = _decoded(lines)
-        state = expect if expect is not None else SourceState("")
+        state = expect if expect is not None else self._near
         src, last_seq, last_t, plain = state.src, state.last_seq, state.last_t, self._plain_of(state.src)
         accepted = 0
         for index, line in enumerate(lines):
@@ -142,6 +146,7 @@ class Intake:
                 src, plain = state.src, self._plain_of(state.src)
             last_seq, last_t = state.last_seq, state.last_t
         state.last_seq, state.last_t = last_seq, last_t
+        self._near = state
         state.records += accepted
         self.counts.records += accepted
 
@@ -202,6 +207,8 @@ class Intake:
         state.records += 1
         counts.records += 1
         batch.add(record, line)
+        if self._held and t:
+            self._tell_held(batch, t)
         return state
 
     def _broken(self, batch: Batch, error: LineError, expect: SourceState | None, near: SourceState) -> None:
@@ -216,16 +223,18 @@ class Intake:
         log.warning("%s", error)
         if self._on_error is not None:
             self._on_error(error)
-        self.own(
-            batch,
-            Loss(
-                t=near.last_t,
-                where=self._where,
-                count=1,
-                of=expect.src if expect is not None else "lines",
-                since_us=near.last_t or None,
-            ),
-        )
+        of = expect.src if expect is not None else "lines"
+        # When it was is not known; the last good record before it tells best.
+        if t := near.last_t or self._near.last_t or self._own_t:
+            self.own(batch, Loss(t=t, where=self._where, count=1, of=of, since_us=t))
+        else:
+            self._held[of] += 1
+
+    def _tell_held(self, batch: Batch, t: int) -> None:
+        """Tell of lines before the first good record, at its time: there was none before."""
+        for of, count in self._held.items():
+            self.own(batch, Loss(t=t, where=self._where, count=count, of=of))
+        self._held.clear()
 
     def _gap(self, batch: Batch, state: SourceState, missing: int, t: int) -> None:
         if self._sparse:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -82,6 +81,7 @@ class Library:
         self._open: OrderedDict[str, _Entry] = OrderedDict()
         self._seen: dict[Path, _Seen] = {}
         self._past: OrderedDict[str, OpenRun] = OrderedDict()
+        self._going: set[str] = set()
         self._lock = asyncio.Lock()
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class Library:
         for path, identity in files.items():
             seen = self._seen.get(path)
             if seen is None or seen.identity != identity:
-                seen = self._seen[path] = _Seen(identity, await look(path, identity[2]))
+                seen = self._seen[path] = _Seen(identity, await look(path, identity))
             row = replace(seen.row, current=seen.row.id == self.current)
             if row.id in ids and not row.damaged:
                 row = replace(row, id=path.name, damaged=True, reason=f"another run has the id {row.id} too")
@@ -259,11 +259,19 @@ class Library:
         row = await self.find(run_id)
         if not row.deletable:
             raise RunBusyError(f"run {run_id} cannot be deleted: {row.reason}")
+        self._going.add(run_id)
+        try:
+            await self._delete(row)
+        finally:
+            self._going.discard(run_id)
+
+    async def _delete(self, row: RunRow) -> None:
+        run_id = row.id
         if self._live is not None and not row.damaged:
             run = next((run for run in await self._live.reads.runs() if run.id == run_id), None)
             if run is not None:
-                self._past.pop(run_id, None)
                 await delete_run(self._live, run)
+                self._past.pop(run_id, None)  # after it: whoever looks at the run meanwhile has it opened again
                 return
         path = self.directory / row.id if row.damaged else self._path(run_id)
         async with self._lock:
@@ -272,10 +280,20 @@ class Library:
                 await entry.opened.store.close()
             await asyncio.to_thread(remove, path)
 
+    async def is_gone(self, run_id: str) -> bool:
+        """Whether a run was deleted, or is being deleted. Raises StoreError."""
+        if run_id in self._going:
+            return True
+        try:
+            await self.open(run_id)
+        except NotFoundError:
+            return True
+        return False
+
     async def report(self, opened: OpenRun) -> dict[str, Any] | None:
         """What was found wrong when a run was imported; None of one that was live here. Raises StoreError."""
         found = await import_of(opened.store.reads, opened.run.no)
-        return None if found is None else json.loads(found[2])
+        return None if found is None else found.report
 
 
 __all__ = ["Library", "OpenRun", "RunBusyError", "RunRow"]

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from tidegate.errors import StoreError, TidegateError
@@ -39,6 +39,8 @@ class RunRow:
         writing: whether records are being added to it.
         current: whether it is the run that this backend shows by default.
         format: of what it was imported; ``tidegate`` for our own.
+        file: name of the file that it was imported from, without its folder; empty for a live run.
+        imported_us: when it was imported, microseconds UTC; None for a live run.
         deletable: whether :meth:`Library.delete` would do it.
         reason: why it cannot be deleted, or, with ``damaged``, why it cannot be opened.
         damaged: the file in the folder of recordings is none, or of another version.
@@ -58,6 +60,8 @@ class RunRow:
     writing: bool = False
     current: bool = False
     format: str = TIDEGATE
+    file: str = ""
+    imported_us: int | None = None
     deletable: bool = True
     reason: str | None = None
     damaged: bool = False
@@ -141,8 +145,9 @@ async def _only_run(store: Store, path: Path) -> Run:
     return runs[0]
 
 
-async def look(path: Path, size_bytes: int) -> RunRow:
+async def look(path: Path, identity: Identity) -> RunRow:
     """The row of a file; whatever is wrong with it becomes its reason."""
+    size_bytes, changed_us = identity[2], identity[3] // 1000
     try:
         if await asyncio.to_thread(path.is_symlink):
             raise StoreError(f"{path} is a link")
@@ -161,6 +166,9 @@ async def look(path: Path, size_bytes: int) -> RunRow:
         return RunRow(id=path.name, title=path.name, kind="recorded", bytes=size_bytes, damaged=True, reason=str(error))
     return RunRow(
         id=run.id, title=run.title or run.id, kind=run.source, host=run.host, started_us=run.started_us,
-        ended_us=run.ended_us, last_t_us=run.last_t, records=run.last_ord, bytes=size_bytes,
-        sessions=total.sessions if total else 0, clean=run.clean, format=found[0] if found else TIDEGATE,
+        ended_us=run.ended_us, last_t_us=max(run.last_t or 0, run.ended_us or 0) or None, records=run.last_ord,
+        bytes=size_bytes,
+        sessions=total.sessions if total else 0, clean=run.clean, format=found.format if found else TIDEGATE,
+        file=PurePath(found.file).name if found else "",
+        imported_us=(found.imported_us if found else None) or changed_us,
     )  # fmt: skip

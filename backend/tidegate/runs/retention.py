@@ -18,6 +18,10 @@ from tidegate_collectors.records import Note, Record
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 3600.0
+"""How often the backend applies the limits."""
+
+FIRST_S: Final = 600.0
+"""How long after its start it does so first: time to see what there is, and to change a limit that was a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,20 @@ async def apply(library: Library, store: Store | None, limits: Limits, *, spare_
 
 
 async def keep_limits(
-    library: Library, store: Store, limits: Limits, record: Callable[[Record], None], *, every_s: float = EVERY_S
+    library: Library,
+    store: Store,
+    limits: Limits,
+    record: Callable[[Record], None],
+    *,
+    first_s: float = FIRST_S,
+    every_s: float = EVERY_S,
 ) -> None:
-    """Apply the limits now and every hour until cancelled; what went is written into the live run as a note."""
+    """Apply the limits ten minutes from now and then every hour until cancelled.
+
+    What went is written into the live run as a note.
+    """
+    if limits:
+        await asyncio.sleep(first_s)
     while limits:
         try:
             went = await apply(library, store, limits, spare_looked_at=True)

@@ -64,6 +64,7 @@ class _Writing:
         self._tell = tell
         self._told = 0.0
         self._until_check = 0
+        self._end_us = 0
 
     async def write(self, items: Iterator[FoldedItem]) -> Done:
         """Do it. What it made is the caller's to remove when this raises."""
@@ -87,8 +88,9 @@ class _Writing:
             elif run is not None and isinstance(item, Folded):
                 await self._commit(store, run, item)
             elif run is not None and isinstance(item, Ended):
-                await self._end(store, run, item)
-                return run, item.report
+                report = item.report | {"imported_us": time.time_ns() // 1000}
+                await self._end(store, run, item.clean, report)
+                return run, report
         raise StoreError("the file was not read to its end; the log has the details")
 
     async def _create(self, store: Store, new: NewRun) -> Run:
@@ -100,6 +102,8 @@ class _Writing:
         if self._until_check < 0:
             self._check_room()
         await store.commit(run, item.piece.batch)
+        # Records of several senders: the last one is not always the latest.
+        self._end_us = max(self._end_us, max((record.t for record in item.piece.batch.records), default=0))
         if item.snapshots:
             async with store.begin() as connection:
                 for rows in item.snapshots:
@@ -110,10 +114,10 @@ class _Writing:
             done = 0 if self._unpacked else item.piece.bytes_done
             self._tell(Progress(format=self._format, bytes_done=done, records=run.last_ord))
 
-    async def _end(self, store: Store, run: Run, item: Ended) -> None:
-        await store.end_run(run, run.last_t or run.started_us, clean=item.clean)
-        report = msgspec.json.encode(item.report).decode()
-        values = {"run": run.no, "format": self._format, "file": self._task.name, "report": report}
+    async def _end(self, store: Store, run: Run, clean: bool, report: dict[str, Any]) -> None:
+        await store.end_run(run, self._end_us or run.started_us, clean=clean)
+        text = msgspec.json.encode(report).decode()
+        values = {"run": run.no, "format": self._format, "file": self._task.name, "report": text}
         async with store.begin() as connection:
             await connection.execute(sa.insert(schema.imports).values(values))
 

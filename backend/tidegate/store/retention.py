@@ -37,6 +37,8 @@ class Sized(Protocol):
     @property
     def last_t_us(self) -> int | None: ...
     @property
+    def imported_us(self) -> int | None: ...
+    @property
     def bytes(self) -> int: ...
     @property
     def deletable(self) -> bool: ...
@@ -69,13 +71,15 @@ class Limits:
 def over(rows: Iterable[SizedT], limits: Limits, *, now_us: int) -> list[SizedT]:
     """The runs that go, the oldest first: those that ended too long ago, then as many as take too much room.
 
+    The age of an imported run counts from its import: who imports an old recording wants to look at it now.
+
     A run that is being written or shown never goes, though its size counts; neither does a file that is no recording.
     """
     known = [row for row in rows if not row.damaged]
     total = sum(row.bytes for row in known)
     gone: list[SizedT] = []
-    for row in sorted((row for row in known if row.deletable and not row.writing), key=_end_us):
-        too_old = limits.max_age_days is not None and _end_us(row) < now_us - limits.max_age_days * DAY_US
+    for row in sorted((row for row in known if row.deletable and not row.writing), key=kept_from_us):
+        too_old = limits.max_age_days is not None and kept_from_us(row) < now_us - limits.max_age_days * DAY_US
         too_much = limits.max_bytes is not None and total > limits.max_bytes
         if too_old or too_much:
             gone.append(row)
@@ -83,8 +87,10 @@ def over(rows: Iterable[SizedT], limits: Limits, *, now_us: int) -> list[SizedT]
     return gone
 
 
-def _end_us(row: Sized) -> int:
-    return next((t for t in (row.ended_us, row.last_t_us, row.started_us) if t is not None), 0)
+def kept_from_us(row: Sized) -> int:
+    """Since when a run has been kept as it is: its end, or its import if that was later. Microseconds UTC."""
+    ended_us = next((t for t in (row.ended_us, row.last_t_us, row.started_us) if t is not None), 0)
+    return max(ended_us, row.imported_us or 0)
 
 
 async def delete_run(store: Store, run: Run) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from tidegate.store import schema
@@ -29,8 +31,29 @@ async def totals(reads: Reads) -> dict[int, Totals]:
     return {run.no: Totals(by_run.get(run.no, 0), size * run.last_ord // records if records else 0) for run in runs}
 
 
-async def import_of(reads: Reads, run_no: int) -> tuple[str, str, str] | None:
-    """Format, file name and report (JSON) of an imported run; None of one that was live here. Raises StoreError."""
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Where a run came from. ``report``: what was found wrong, and ``imported_us``, which those of before lack."""
+
+    format: str
+    file: str
+    report: dict[str, Any]
+
+    @property
+    def imported_us(self) -> int | None:
+        """When it was imported, microseconds UTC, where that is known."""
+        found = self.report.get("imported_us")
+        return found if isinstance(found, int) else None
+
+
+async def import_of(reads: Reads, run_no: int) -> Import | None:
+    """Where an imported run came from; None of one that was live here. Raises StoreError."""
     table = schema.imports.c
     found = await reads.all(sa.select(table.format, table.file, table.report).where(table.run == run_no))
-    return (str(found[0][0]), str(found[0][1]), str(found[0][2])) if found else None
+    if not found:
+        return None
+    try:
+        report = msgspec.json.decode(str(found[0][2]), type=dict[str, Any])
+    except msgspec.MsgspecError:
+        report = {}  # somebody else's hand; the run itself can be read all the same
+    return Import(str(found[0][0]), str(found[0][1]), report)

@@ -20,6 +20,7 @@ from tidegate.web.lookup import recorded_sources
 from tidegate.web.responses import encode
 
 if TYPE_CHECKING:
+    from tidegate.runs.library import Library
     from tidegate.web.shown import ShownRun
 
 log: Final = logging.getLogger(__name__)
@@ -69,14 +70,16 @@ class PlayerStream(Response):
 
     Args:
         players: counts it.
+        library: tells whether the run was deleted while it was played.
         run: the run.
         at_us: where to begin, within the run.
         speed: seconds of the run in one second.
     """
 
-    def __init__(self, players: Players, run: ShownRun, at_us: int, speed: float) -> None:
+    def __init__(self, players: Players, library: Library, run: ShownRun, at_us: int, speed: float) -> None:
         super().__init__(media_type="text/event-stream")
         self._players = players
+        self._library = library
         self._run = run
         self._at_us = at_us
         self._started = False
@@ -106,8 +109,16 @@ class PlayerStream(Response):
             await self._frames(send)
         except TidegateError as error:
             log.warning("a run that was played: %s", error)
-            await _send(send, sse("failed", encode({"error": str(error)})))
+            await _send(send, sse("failed", encode({"error": await self._why(error)})))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _why(self, error: TidegateError) -> str:
+        """What to tell of an error: that a closed or emptied database was one's own deleting is all there is to say."""
+        try:
+            is_gone = await self._library.is_gone(self._run.run.id)
+        except TidegateError:
+            is_gone = False
+        return "the run was deleted" if is_gone else str(error)
 
     async def _frames(self, send: Send) -> None:
         run, at_us = self._run, self._at_us

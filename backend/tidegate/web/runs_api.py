@@ -114,7 +114,9 @@ async def export(
         first = b""
     # Held: a recording that is downloaded for an hour must not be closed for others that are opened meanwhile.
     chunks = packed(_held(library, run_id, first, lines), compress)
-    name = safe_id("-".join(part for part in ("tidegate", opened.run.id, session) if part))
+    # The title is in the name alone: the records stay as they came, so an import shows the title they have.
+    title = opened.run.title if opened.run.title != opened.run.id else None
+    name = safe_id("-".join(part for part in ("tidegate", opened.run.id, session, title) if part))
     headers = {
         "cache-control": "no-store",
         "content-disposition": f'attachment; filename="{name}.jsonl{ENDINGS[compress]}"',

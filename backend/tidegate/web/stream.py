@@ -83,4 +83,5 @@ async def stream(
     if players.full:
         raise Refusal(503, f"{MAX_PLAYERS} runs are being played already.", "Pause some, or close some tabs.")
     # A browser that comes back goes on where it was.
-    return PlayerStream(players, run, run.within(max(run.within(at_us), ordinal(last_id) or 0)), speed)
+    library, _ = app.runs()
+    return PlayerStream(players, library, run, run.within(max(run.within(at_us), ordinal(last_id) or 0)), speed)

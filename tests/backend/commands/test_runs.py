@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import os
+import pty
 import pwd
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 import zstandard
 
 from tests.support.databases import derived_tables, names_in, table_rows
+from tests.support.foreign_traces import claude_transcript
 from tests.support.scenes import scene_lines
 from tests.support.server import running_server
 from tidegate.ingest.recording import load
@@ -30,6 +33,28 @@ def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, timeout=60, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def in_a_terminal(*arguments: str) -> list[str]:
+    """The lines of a command whose output is a terminal."""
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-m", "tidegate", *arguments], stdout=theirs, timeout=60, check=True)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while block := os.read(ours, 4096):
+            said += block
+    os.close(ours)
+    return said.decode().splitlines()
+
+
+def test_the_words_are_those_of_the_runs_page(tmp_path: Path, source: Path) -> None:
+    state = ("--state-dir", str(tmp_path / "state"))
+    source.write_bytes(DATA[:-20])
+    assert tidegate("import", str(source), str(claude_transcript(tmp_path / "t.jsonl")), *state).returncode == 0
+    rows = {row.split("\t")[-1]: row.split("\t") for row in tidegate("runs", *state).stdout.splitlines()}
+    assert rows["r.jsonl"][2:4] == ["recorded", "cut off"]
+    assert rows["t.jsonl"][2:4] == ["imported, claude-code", "ended"]
 
 
 @pytest.fixture
@@ -59,7 +84,16 @@ def test_import_list_export_rename_delete(tmp_path: Path, source: Path) -> None:
     assert "\x1b" not in odd.stderr
     listed = [line.split("\t") for line in tidegate("runs", *state).stdout.splitlines()]
     assert [row[0] for row in listed] == [f"{ID}-3", f"{ID}-2", ID]
-    assert listed[0][2:5] + listed[0][6:] == ["recorded", "ended", f"{len(scene_lines()) + 2} records", "an odd one"]
+    assert listed[0][2:5] + listed[0][6:] == [
+        "recorded",
+        "ended",
+        f"{len(scene_lines()) + 2} records",
+        "an odd one",
+        "odd.jsonl",
+    ]
+    header, first, *_ = in_a_terminal("runs", *state)
+    assert header.split() == ["ID", "STARTED", "(UTC)", "KIND", "STATE", "RECORDS", "SIZE", "TITLE", "FILE"]
+    assert first.split()[-4:] == ["an", "odd", "one", "odd.jsonl"] and "kB" in first and "bytes" not in first
     for name, unpack in (
         ("out.jsonl", bytes),
         ("out.jsonl.gz", gzip.decompress),

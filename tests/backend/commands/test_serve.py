@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import table_rows
+from tests.support.foreign_traces import agentcgroup_folder
 from tests.support.scenes import scene_lines
 from tidegate.commands import _privileges
 from tidegate.errors import StoreError, UsageError
@@ -113,6 +114,9 @@ def test_a_recording_is_served_without_a_link(directory: Path) -> None:
         with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
             assert answer.status == 200
         assert not (directory / "run").exists()
+    folder = agentcgroup_folder(directory / "task_1" / "attempt_1").parent
+    with serving(directory, "--replay", str(folder)) as (_, url), urllib.request.urlopen(f"{url}/health") as answer:
+        assert answer.status == 200
 
 
 def test_what_is_wrong_is_said_in_words_and_by_the_exit_code(directory: Path) -> None:

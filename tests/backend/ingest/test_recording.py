@@ -67,6 +67,20 @@ async def test_broken_lines_are_named_with_line_and_column_and_the_rest_is_read(
         assert (report.lost, report.gaps) == (3, 0)
 
 
+async def test_a_broken_line_has_the_time_of_the_last_good_record(tmp_path: Path) -> None:
+    lines = samples(6)
+    bad_time = b'{"type":"note","v":1,"seq":0,"src":"k-0","t":-1,"text":"x"}'
+    async with opened_recording(tmp_path / "r.jsonl", text([bad_time, *lines[:3], b"broken", *lines[3:]])[:-20]) as one:
+        batches = [batch async for batch in one.store.reads.records(one.run.id)]
+        found = [record for batch in batches for _, record in batch if isinstance(record, Loss)]
+        assert [(loss.t, loss.since_us) for loss in found] == [(T0, None), (T0 + 2, T0 + 2), (T0 + 4, T0 + 4)]
+        assert one.run.ended_us == T0 + 4
+    # also when the broken line is the first of what is read at once
+    async with opened_recording(tmp_path / "r.jsonl", text(samples(4096))[:-1] + b"\nbroken") as two:
+        (loss,) = [r async for b in two.store.reads.records(two.run.id) for _, r in b if isinstance(r, Loss)]
+        assert loss.t == T0 + 4095
+
+
 async def test_many_broken_lines_are_all_counted_and_the_first_named(tmp_path: Path) -> None:
     async with opened_recording(tmp_path / "r.jsonl", text(scene_lines()) + b"nonsense\n" * 250) as recording:
         assert (recording.report.errors_total, len(recording.report.errors)) == (250, 100)

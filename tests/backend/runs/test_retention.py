@@ -65,7 +65,7 @@ async def test_the_backend_notes_what_went(tmp_path: Path) -> None:
             said.append(one)
             done.set()
 
-        task = asyncio.create_task(keep_limits(library, store, Limits(max_bytes=1), record, every_s=0.01))
+        task = asyncio.create_task(keep_limits(library, store, Limits(max_bytes=1), record, first_s=0.0, every_s=0.01))
         await asyncio.wait_for(done.wait(), 20)
         await asyncio.sleep(0.1)
         task.cancel()
@@ -74,6 +74,21 @@ async def test_the_backend_notes_what_went(tmp_path: Path) -> None:
         assert note.text.startswith("2 old runs were removed")
         assert "past" in note.text and ID in note.text
         await keep_limits(library, store, Limits(), record)  # without a limit there is nothing to keep
+
+
+async def test_a_fresh_import_of_an_old_recording_is_kept(tmp_path: Path) -> None:
+    async with runs(tmp_path) as (library, store):
+        row = await library.find(ID)
+        assert row.imported_us is not None
+        limits = Limits(max_age_days=1)
+        later = await preview(library, limits, now_us=row.imported_us + 86_400_000_000 + 1)
+        assert ID in {row.id for row in later.runs}
+        assert ID not in {row.id for row in (await preview(library, limits, now_us=row.imported_us)).runs}
+        # and nothing at all goes right after a start
+        task = asyncio.create_task(keep_limits(library, store, Limits(max_bytes=1), lambda _: None))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        assert len(await library.list()) == 3
 
 
 async def test_the_backend_spares_what_somebody_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

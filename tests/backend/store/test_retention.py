@@ -29,6 +29,7 @@ class Row:
     damaged: bool = False
     started_us: int | None = 0
     last_t_us: int | None = 0
+    imported_us: int | None = None
 
 
 def test_old_runs_go_first_and_the_one_being_written_never() -> None:
@@ -39,6 +40,9 @@ def test_old_runs_go_first_and_the_one_being_written_never() -> None:
     assert over([*rows, writing], Limits(max_bytes=1025), now_us=now) == [rows[1], rows[3]]
     assert over([*rows, writing], Limits(max_bytes=0), now_us=now) == [rows[1], rows[3], rows[2], rows[0]]
     assert over([*rows, writing], Limits(), now_us=now) == []
+    imported = Row(now - 300 * DAY_US, imported_us=now - DAY_US)  # its age counts from the import
+    assert over([imported, rows[3]], Limits(max_age_days=30), now_us=now) == [rows[3]]
+    assert over([imported, rows[3]], Limits(max_bytes=10), now_us=now) == [rows[3]]
     assert over([Row(0, damaged=True)], Limits(max_age_days=1), now_us=now) == []
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backend import Backend, a_session, backend
+from tests.support.backend import Backend, a_session, backend, write_recording
+from tests.support.importing import read_here
 from tests.support.streaming import connected
 from tidegate.errors import StoreError
 from tidegate.runs import player as player_module
@@ -113,6 +114,26 @@ async def test_a_run_that_goes_away_is_told(web: Backend, monkeypatch: pytest.Mo
         assert await client.event() == ("failed", None, {"error": "the file is gone"})
         await asyncio.wait_for(task, 2)
         assert playing(web) == 0
+
+
+async def test_a_run_that_is_deleted_while_it_is_played_is_told_without_a_path(
+    web: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = web.state.library
+    assert library is not None
+    source = write_recording(library.directory.parent / "r.jsonl", a_session("s1", calls=60))
+    done = await read_here(source, library.directory)
+
+    async def deleted_meanwhile(player: player_module.Player) -> AsyncIterator[None]:
+        await library.delete(done.run_id)
+        await player._history.store.reads.runs()  # any read: the file was closed
+        yield
+
+    monkeypatch.setattr(player_module.Player, "__aiter__", deleted_meanwhile)
+    async with connected(web, f"run={done.run_id}&at=0") as (client, task):
+        assert (await client.event())[0] == "hello"
+        assert await client.event() == ("failed", None, {"error": "the run was deleted"})
+        await asyncio.wait_for(task, 5)
 
 
 async def test_a_comeback_goes_on_from_the_last_frame(web: Backend) -> None:

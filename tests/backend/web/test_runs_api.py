@@ -15,6 +15,7 @@ import zstandard
 
 from tests.support.backend import T0_US, Backend, a_session, backend, write_recording
 from tests.support.databases import names_in
+from tests.support.foreign_traces import agentcgroup_folder
 from tests.support.importing import read_here, until
 from tests.support.scenes import scene_lines
 from tests.support.server import Server, running_server
@@ -66,7 +67,9 @@ async def test_upload_look_rename_export_delete(tmp_path: Path) -> None:
             answer = await web.client.get(f"/api/runs/{ID}/export", params={"compress": compress})
             assert unpack(answer.content) == DATA
             ending = "" if compress == "none" else f".{compress}"
-            assert answer.headers["content-disposition"] == f'attachment; filename="tidegate-{ID}.jsonl{ending}"'
+            assert (
+                answer.headers["content-disposition"] == f'attachment; filename="tidegate-{ID}-the_night.jsonl{ending}"'
+            )
         one = (await web.client.get(f"/api/runs/{ID}/export", params={"session": "s1"})).content
         assert {json.loads(line).get("session") for line in one.splitlines()} == {"s1", None}
         assert (await web.client.delete(f"/api/runs/{ID}")).status_code == 204
@@ -79,6 +82,19 @@ async def test_upload_look_rename_export_delete(tmp_path: Path) -> None:
         assert (await web.client.delete(f"/api/jobs/{job['id']}")).status_code == 204
         assert (await web.json("/api/jobs"))["jobs"] == []
     assert names_in(tmp_path / "state" / "recordings") == set()
+
+
+async def test_the_report_of_an_import_outlives_the_backend(tmp_path: Path) -> None:
+    folder = agentcgroup_folder(tmp_path / "task_1" / "attempt_1").parent
+    async with backend(tmp_path) as web:
+        assert web.state.library is not None
+        done = await read_here(folder, web.state.library.directory)
+    async with backend(tmp_path) as web:
+        report = (await web.json("/api/status", run=done.run_id))["report"]
+        assert report == done.report
+        assert any("CPU" in reason for reason in report["reasons"])
+        row = next(row for row in (await web.json("/api/runs"))["runs"] if row["id"] == done.run_id)
+        assert (row["file"], row["imported_us"]) == ("task_1", report["imported_us"])
 
 
 async def test_what_is_imported_beside_the_backend_is_there_at_once(tmp_path: Path) -> None:
