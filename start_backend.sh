@@ -65,7 +65,7 @@ fi
 if [[ -n $REPLAY ]]; then
     [[ $DEMO == no ]] || usage_error "--demo needs the live host; it does not go with --replay"
     [[ $RECORD_ARGS == no ]] || usage_error "--record-args is for the live host; it does not go with --replay"
-    [[ -f $REPLAY && -r $REPLAY ]] || usage_error "--replay: $REPLAY is no file that can be read"
+    [[ -f $REPLAY && -r $REPLAY ]] || usage_error "--replay: $REPLAY is no file that can be read (a folder: tidegate serve --replay, or tidegate import)"
     REPLAY=$(readlink -f -- "$REPLAY")
 fi
 
