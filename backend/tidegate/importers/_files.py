@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import json
 import re
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar, cast
 
 import msgspec
-import zstandard
 
 from tidegate.errors import BadInputError, NotFoundError
-from tidegate.ingest.lines import DAMAGES, Bounds
+from tidegate.ingest.lines import DAMAGES, Bounds, unpacked
 
 from ._skipped import Skipped
 
@@ -45,16 +43,9 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise BadInputError("not a file", source=str(path))
-        with path.open("rb") as raw:
-            magic = raw.read(4)
-            raw.seek(0)
-            if magic[:2] == b"\x1f\x8b":
-                yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-            elif magic == b"\x28\xb5\x2f\xfd":
-                reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
-                yield cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", reader)))
-            else:
-                yield raw
+        with path.open("rb") as raw, unpacked(raw) as file:
+            # The reader of zstd knows no lines.
+            yield file if isinstance(file, io.BufferedIOBase) else io.BufferedReader(cast("io.RawIOBase", file))
     except FileNotFoundError:
         raise NotFoundError(f"{path} does not exist") from None
     except OSError as error:

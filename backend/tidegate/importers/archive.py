@@ -7,7 +7,6 @@ says of its own sizes is not believed.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import lzma
 import stat
 import struct
@@ -22,6 +21,7 @@ from typing import IO, Final, Self, cast
 import zstandard
 
 from tidegate.errors import BadInputError, NotFoundError, UnavailableError
+from tidegate.ingest.lines import packing_of, unpacked
 
 from ._skipped import Skipped
 
@@ -114,23 +114,14 @@ def _kind(path: Path) -> str | None:
                 return "zip"
             if head[_TAR_MAGIC_AT:] == _TAR_MAGIC:
                 return "tar"
-            if not head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+            kind = packing_of(head)
+            if kind is None:
                 return None
-            kind = "gz" if head.startswith(b"\x1f\x8b") else "zst"
             raw.seek(0)
-            with _plain(raw, kind) as file:
+            with unpacked(raw) as file:
                 return kind if file.read(_HEAD_BYTES)[_TAR_MAGIC_AT:] == _TAR_MAGIC else None
     except (OSError, *_BROKEN):
         return None
-
-
-def _plain(raw: IO[bytes], kind: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    if kind == "gz":
-        return cast("contextlib.AbstractContextManager[IO[bytes]]", gzip.GzipFile(fileobj=raw))
-    if kind == "zst":
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
-        return cast("contextlib.AbstractContextManager[IO[bytes]]", reader)
-    return contextlib.nullcontext(raw)
 
 
 class _Counted:
@@ -173,7 +164,7 @@ class _Unpacking:
         if kind == "zip":
             self._run_zip()
             return
-        with self._source.open("rb") as raw, _plain(raw, kind) as file:
+        with self._source.open("rb") as raw, contextlib.nullcontext(raw) if kind == "tar" else unpacked(raw) as file:
             counted = cast("IO[bytes]", _Counted(file, self))
             with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as tar:
                 for member in tar:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, Literal, cast
 
 import zstandard
 
@@ -67,7 +67,7 @@ class LinesOfFile:
             BadInputError: it cannot be opened, or unpacks to more than the bounds allow.
         """
         try:
-            with self._path.open("rb") as raw, _plain(raw) as file:
+            with self._path.open("rb") as raw, unpacked(raw) as file:
                 yield from self._split(raw, file)
         except FileNotFoundError:
             raise NotFoundError(f"{self._name} does not exist") from None
@@ -109,10 +109,14 @@ def is_packed(path: Path) -> bool:
     """Whether the file is packed with gzip or zstd, by its first bytes. Never raises."""
     try:
         with path.open("rb") as raw:
-            magic = raw.read(4)
+            return packing_of(raw.read(4)) is not None
     except OSError:
         return False
-    return magic[:2] == _GZIP or magic == _ZSTD
+
+
+def packing_of(head: bytes) -> Literal["gz", "zst"] | None:
+    """What a file that begins with these four or more bytes is packed with."""
+    return "gz" if head.startswith(_GZIP) else "zst" if head.startswith(_ZSTD) else None
 
 
 def unpack_file(path: Path, target: Path, *, name: str | None = None, bounds: Bounds | None = None) -> None:
@@ -124,7 +128,7 @@ def unpack_file(path: Path, target: Path, *, name: str | None = None, bounds: Bo
     """
     source, known = name or str(path), bounds or Bounds()
     plain_bytes = 0
-    with path.open("rb") as raw, _plain(raw) as file, target.open("xb") as out:
+    with path.open("rb") as raw, unpacked(raw) as file, target.open("xb") as out:
         while True:
             try:
                 block = file.read(BLOCK_BYTES)
@@ -153,12 +157,16 @@ def _check(bounds: Bounds, name: str, plain_bytes: int, packed_bytes: int) -> No
         )
 
 
-def _plain(raw: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    magic = raw.read(4)
+def unpacked(raw: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
+    """What a file at its beginning holds, unpacked; the file itself where it is not packed.
+
+    Reading it raises one of :data:`DAMAGES` where it is damaged or cut.
+    """
+    packing = packing_of(raw.read(4))
     raw.seek(0)
-    if magic[:2] == _GZIP:
+    if packing == "gz":
         return cast("contextlib.AbstractContextManager[BinaryIO]", gzip.GzipFile(fileobj=raw))
-    if magic == _ZSTD:
+    if packing == "zst":
         reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
         return cast("contextlib.AbstractContextManager[BinaryIO]", reader)
     return contextlib.nullcontext(raw)

@@ -11,6 +11,7 @@ from starlette.types import Scope
 from tidegate.errors import UnavailableError
 from tidegate.settings import Settings
 from tidegate.web.cost import OwnCost
+from tidegate.web.lookup import recorded_sources
 
 if TYPE_CHECKING:
     from tidegate.fold import State
@@ -103,14 +104,7 @@ class AppState:
         live = self.opened.live if self.opened is not None else None
         if live is not None:
             return live.link.sources()
-        return [
-            {
-                "src": source.src, "role": source.src.rpartition("-")[0], "version": "", "host": source.host,
-                "connected": False, "last_t_us": source.last_t_us, "queued": None, "records": source.last_seq + 1,
-                "lost": None,
-            }
-            for source in self.state.sources.values()
-        ]  # fmt: skip
+        return recorded_sources(self.state)
 
 
 def app_state(scope: Scope) -> AppState:
