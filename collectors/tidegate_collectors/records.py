@@ -30,6 +30,9 @@ Boundary = Literal["wrapper", "fork", "exec", "hook", "gateway", "import"]
 MatchConfidence = Literal["exact", "likely", "none"]
 KvAction = Literal["KEEP", "PIN", "OFFLOAD", "DROP"]
 KvState = Literal["device_active", "device_cached", "device_pinned", "host", "device_and_host", "gone"]
+KvMode = Literal["off", "observe", "enforce"]
+TurnWitness = Literal["gateway", "engine", "import"]
+ServedFrom = Literal["device", "host", "recompute", "mixed"]
 
 _T = TypeVar("_T")
 
@@ -139,33 +142,71 @@ class SessionEnd(Record, kw_only=True, tag="session.end"):
 
 
 class TurnStart(Record, kw_only=True, tag="turn.start"):
-    """A request went to the engine."""
+    """A request for a session came. The gateway and the engine may both tell of one turn; what they know is merged."""
 
-    prompt_tokens: int | None = None
-    messages: int | None = None
+    by: Annotated[TurnWitness, _doc("who saw it: gateway as the agent sees it, engine inside the scheduler")] = "engine"
+    prompt_tokens: Annotated[Count | None, _doc("tokens of the prompt; none before somebody has counted them")] = None
+    messages: Annotated[Count | None, _doc("messages of the conversation so far")] = None
+    model: Annotated[str | None, _doc("model that was asked for")] = None
+    api: Annotated[
+        str | None,
+        _doc("openai.chat, openai.completions, openai.responses or anthropic.messages; none inside the engine"),
+    ] = None
+    session_from: Annotated[
+        Literal["launcher", "header", "body", "prefix"] | None,
+        _doc("how the session id was found; prefix: derived from the stable beginning of the conversation"),
+    ] = None
 
 
 class TurnFirstToken(Record, kw_only=True, tag="turn.first_token"):
     """The first token came back."""
 
-    ttft_us: Annotated[Micros, _doc("from the request to the first token")]
+    by: Annotated[TurnWitness, _doc("who saw it")] = "engine"
+    ttft_us: Annotated[Micros, _doc("from the request to the first token, as the witness saw both")]
 
 
 class TurnEnd(Record, kw_only=True, tag="turn.end"):
-    """The engine's answer is complete."""
+    """The answer is complete, was refused or broke off. ``t`` is that moment."""
 
-    prompt_tokens: int | None = None
-    cached_device_tokens: int | None = None
-    cached_host_tokens: int | None = None
-    recomputed_tokens: int | None = None
-    output_tokens: int | None = None
-    stable_prefix_tokens: int | None = None
-    queue_us: int | None = None
-    prefill_us: int | None = None
-    decode_us: int | None = None
-    finish_reason: str | None = None
-    http_status: int | None = None
-    error: str | None = None
+    by: Annotated[TurnWitness, _doc("who saw it")] = "engine"
+    prompt_tokens: Annotated[Count | None, _doc("tokens of the prompt")] = None
+    cached_tokens: Annotated[
+        Count | None, _doc("of them found in the cache, wherever; where the tiers are known too")
+    ] = None
+    cached_device_tokens: Annotated[Count | None, _doc("of them found on the device")] = None
+    cached_host_tokens: Annotated[Count | None, _doc("of them fetched from the host tier")] = None
+    recomputed_tokens: Annotated[
+        Count | None, _doc("of those that were not found, the ones that this session had in the cache before")
+    ] = None
+    output_tokens: Annotated[Count | None, _doc("tokens of the answer")] = None
+    stable_prefix_tokens: Annotated[
+        Count | None, _doc("of the prompt, the beginning it shares with the prompt before")
+    ] = None
+    queue_us: Annotated[Micros | None, _doc("from the arrival to the first step that computed anything for it")] = None
+    prefill_us: Annotated[Micros | None, _doc("from there to the first token")] = None
+    decode_us: Annotated[Micros | None, _doc("from the first token to the last")] = None
+    preemptions: Annotated[Count | None, _doc("times it was thrown out of the running batch")] = None
+    finish_reason: Annotated[
+        str | None,
+        _doc("stop, length, tool_calls, abort, error; overflow_400: the prompt did not fit the model; cut: broke off"),
+    ] = None
+    http_status: Annotated[int | None, _doc("status that the agent got; 0 when it got none")] = None
+    error: Annotated[str | None, _doc("what went wrong, for people; never prompt text")] = None
+    tools: Annotated[list[str], _doc("names of the tools that the answer asks for, in its order")] = []
+
+
+class TurnTool(Record, kw_only=True, tag="turn.tool"):
+    """A tool that an answer asked for, seen at the gateway; told again, with ``ended_us``, when the result went back.
+
+    A kernel call is the same tool call where both have the agent's id of it, else where their times say so.
+    """
+
+    agent_call_id: Annotated[str, _doc("the id that the answer gave the tool call; made up where it gave none")]
+    agent_tool: Annotated[str, _doc("the tool, as the agent calls it")] = ""
+    began_us: Annotated[int, _doc("when the answer that asks for it was complete")]
+    ended_us: Annotated[int | None, _doc("when the request with its result came; none when it has not yet")] = None
+    result_chars: Annotated[Count | None, _doc("length of the result")] = None
+    failed: Annotated[bool, _doc("the agent calls it failed")] = False
 
 
 class CallStart(Record, kw_only=True, tag="call.start"):
@@ -394,86 +435,198 @@ class PolicyAck(Record, kw_only=True, tag="policy.ack"):
 # --- the engine ----------------------------------------------------------------------------------------------------
 
 
-class KvCalibration(Record, kw_only=True, tag="kv.calibration"):
-    """Measured cost of rebuilding, restoring and saving KV blocks."""
+class EngineStart(Record, kw_only=True, tag="engine.start"):
+    """An inference engine is there: what it is, and who watches it. A later one of the same ``engine`` is a restart."""
 
-    rebuild: dict[str, float] = {}
-    restore: dict[str, float] = {}
-    save: dict[str, float] = {}
-    breakeven_tokens: float | None = None
+    engine: Annotated[str, _doc("its name, the same after a restart; one a data-parallel rank")]
+    name: Annotated[str, _doc("software: vllm")] = "vllm"
+    version: Annotated[str, _doc("version of the software; empty when nobody knows it")] = ""
+    plugin: Annotated[
+        bool, _doc("watched from inside, by our plugin; else from outside, by its metrics and events")
+    ] = False
+    pid: Annotated[int | None, _doc("process of the engine core")] = None
+    model: Annotated[str, _doc("model that it serves")] = ""
+    max_tokens: Annotated[int | None, _doc("longest prompt and answer together")] = None
+    block_tokens: Annotated[int | None, _doc("tokens in one KV block")] = None
+    pool_blocks: Annotated[int | None, _doc("KV blocks on the device that sessions can have")] = None
+    kv_bytes_per_token: Annotated[int | None, _doc("bytes of KV cache a token takes, all layers")] = None
+    host_tier_bytes: Annotated[int | None, _doc("capacity of the host tier; 0 when there is none")] = None
+    mode: Annotated[KvMode, _doc("off, observe: decides and touches nothing, enforce")] = "off"
+    rule: Annotated[str, _doc("lru, ttl, ttl-star or four-state; empty when nobody decides")] = ""
+    params: Annotated[dict[str, Any], _doc("parameters of the rule: ttl_s, pin_cap, and so on")] = {}
+
+
+class EngineEnd(Record, kw_only=True, tag="engine.end"):
+    """The engine is gone, and with it everything on its device."""
+
+    engine: Annotated[str, _doc("its name")]
+    clean: Annotated[bool, _doc("it shut down by itself")] = True
+
+
+class EngineMode(Record, kw_only=True, tag="engine.mode"):
+    """The plugin's mode changed without anybody's asking: a fault in it makes it observe or stop."""
+
+    engine: Annotated[str, _doc("its name")]
+    mode: KvMode
+    reason: Annotated[str, _doc("what happened, for people")] = ""
+
+
+class KvCalibration(Record, kw_only=True, tag="kv.calibration"):
+    """Measured cost of rebuilding, restoring and saving KV blocks on this engine, since it started."""
+
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    rebuild: Annotated[
+        dict[str, float],
+        _doc("a0_s, a1_s, a2_s: seconds to prefill n tokens are a0 + a1 n + a2 n^2; r2 of the fit, n samples"),
+    ] = {}
+    restore: Annotated[
+        dict[str, float],
+        _doc("t0_s, bytes_per_s: seconds to bring n bytes back are t0 + n / bytes_per_s; r2, n samples"),
+    ] = {}
+    save: Annotated[
+        dict[str, float],
+        _doc("s0_s, bytes_per_s of the copy to the host, overlap: share that delays nobody; r2, n samples"),
+    ] = {}
+    breakeven_tokens: Annotated[
+        float | None, _doc("above so many tokens a restore is faster than a rebuild; none when it never is, or unknown")
+    ] = None
+    samples: Annotated[
+        dict[str, list[list[float]]],
+        _doc("newest samples: rebuild [tokens, seconds], restore and save [bytes, seconds]; at most 64 of each"),
+    ] = {}
+    kv_bytes_per_token: int | None = None
 
 
 class KvDecision(Record, kw_only=True, tag="kv.decision"):
-    """What to do with a session's KV blocks at a boundary, and why."""
+    """What to do with a session's KV blocks at a boundary, and why. Its ``seq`` names it to what follows from it."""
 
-    boundary: Literal["call", "turn_end", "pressure", "ttl", "compaction", "terminal"]
-    action: KvAction
-    enforced: bool
-    inputs: dict[str, Any] = {}
-    costs: dict[str, float] = {}
-    margin_s: float | None = None
-    ttl_s: float | None = None
-    rule: str = ""
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    boundary: Annotated[
+        Literal["call", "turn_end", "pressure", "ttl", "compaction", "terminal"],
+        _doc("call: the answer asks for a tool; turn_end: it does not; terminal: the session will not come back"),
+    ]
+    action: Annotated[KvAction, _doc("what the rule chose, or who overrode it")]
+    enforced: Annotated[bool, _doc("false: nothing was done, it would have been")]
+    blocks: Annotated[Count | None, _doc("blocks that it is about")] = None
+    tool: Annotated[str | None, _doc("tool that the answer asks for, where it was recognised")] = None
+    inputs: Annotated[
+        dict[str, Any],
+        _doc("everything the rule looked at, see decision.Inputs; the decision can be taken again from it"),
+    ] = {}
+    costs: Annotated[
+        dict[str, float],
+        _doc("keep_s, pin_s, offload_s, drop_s: expected delay of each; what cannot be done is not there"),
+    ] = {}
+    margin_s: Annotated[float | None, _doc("second best cost less the best one")] = None
+    ttl_s: Annotated[float | None, _doc("how long a pin shall last")] = None
+    predicted: Annotated[
+        dict[str, Any] | None, _doc("p50_s, p90_s, n, source of the expected time until it comes back")
+    ] = None
+    rule: Annotated[str, _doc("lru, ttl, ttl-star or four-state")] = ""
     policy: str | None = None
     version: int | None = None
-    overridden_by: str | None = None
+    overridden_by: Annotated[
+        str | None, _doc("who chose instead of the rule: request (vllm_xargs), cap, no-tier, command")
+    ] = None
 
 
 class KvTransition(Record, kw_only=True, tag="kv.transition"):
-    """Blocks of a session changed their state."""
+    """Blocks of a session changed their state. ``residency`` is where all its blocks are after it."""
 
-    from_: Annotated[KvState, _doc("state before")] = msgspec.field(name="from")
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    from_: Annotated[KvState, _doc("state before; gone: they were not there")] = msgspec.field(name="from")
     to: KvState
-    blocks: int
-    tokens: int | None = None
-    cause: Literal["decision", "lru", "ttl", "pressure", "preemption", "superseded", "admitted", "reset", "command"]
-    decision_seq: int | None = None
-    victim_of: str | None = None
+    blocks: Annotated[int, _doc("how many blocks changed")]
+    tokens: Annotated[int | None, _doc("tokens in them")] = None
+    cause: Annotated[
+        Literal[
+            "computed", "admitted", "restored", "finished", "decision", "lru", "ttl", "pressure", "preemption",
+            "superseded", "reset", "command", "aborted", "host_full", "host_evicted", "restart", "forgotten",
+        ],
+        _doc("computed: prefill or decode made them; admitted: a request took cached ones; lru: others took the space"),
+    ]  # fmt: skip
+    decision_seq: Annotated[int | None, _doc("seq of the decision of the same src that it follows from")] = None
+    victim_of: Annotated[str | None, _doc("session whose request took the space; none when nobody knows")] = None
+    until_us: Annotated[int | None, _doc("when a pin runs out")] = None
+    residency: Annotated[
+        dict[str, int], _doc("blocks of the session by state after the change; gone: had before and are nowhere")
+    ] = {}
+    shared_blocks: Annotated[Count | None, _doc("of those on the device, the ones that other sessions have too")] = None
 
 
 class KvTransfer(Record, kw_only=True, tag="kv.transfer"):
     """Blocks were copied between device and host."""
 
-    direction: Literal["out", "in"]
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    direction: Annotated[Literal["out", "in"], _doc("out: device to host")]
     tier: str = "host"
-    bytes: Bytes = 0
-    tokens: int | None = None
-    duration_us: int | None = None
-    exposed_us: int | None = None
+    bytes: Annotated[Bytes, _doc("bytes that were copied")] = 0
+    blocks: Count | None = None
+    tokens: Count | None = None
+    duration_us: Annotated[Micros | None, _doc("time of the copy itself")] = None
+    exposed_us: Annotated[Micros | None, _doc("of it, what a request waited for")] = None
     ok: bool = True
+    error: Annotated[str | None, _doc("why it failed")] = None
+    decision_seq: int | None = None
 
 
 class KvOutcome(Record, kw_only=True, tag="kv.outcome"):
-    """What came of a decision when the session returned."""
+    """What came of a decision when the session returned, or was given up."""
 
-    decision_seq: int
-    gap_us: int
-    evicted: bool
-    served_from: Literal["device", "host", "recompute", "mixed"]
-    retrieval_us: int | None = None
-    hindsight_best: KvAction | None = None
-    regret_s: float | None = None
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    decision_seq: Annotated[int, _doc("seq of the decision of the same src")]
+    action: Annotated[KvAction | None, _doc("what had been decided")] = None
+    returned: Annotated[bool, _doc("false: the session never came back, as far as anybody waited")] = True
+    gap_us: Annotated[Micros, _doc("from the end of the turn to the next request")]
+    evicted: Annotated[bool, _doc("whether anything that the next turn could have used had left the device")]
+    served_from: Annotated[ServedFrom, _doc("where the reusable beginning of the prompt came from")]
+    cached_device_tokens: Count | None = None
+    cached_host_tokens: Count | None = None
+    recomputed_tokens: Count | None = None
+    retrieval_us: Annotated[
+        Micros | None, _doc("time it took to have the reusable beginning again: restore and rebuild")
+    ] = None
+    hindsight_best: Annotated[KvAction | None, _doc("action that would have cost least, knowing what came")] = None
+    regret_s: Annotated[float | None, _doc("cost of what was done less that of the best")] = None
 
 
 class EngineSample(Record, kw_only=True, tag="engine.sample"):
-    """The engine at one instant; counters are cumulative and the reader differences them."""
+    """The engine at one instant; counters are cumulative and the reader differences them.
 
-    running: int | None = None
-    waiting: int | None = None
-    waiting_by_reason: dict[str, int] = {}
-    blocks_active: int | None = None
-    blocks_cached: int | None = None
-    blocks_pinned: int | None = None
-    blocks_free: int | None = None
-    host_used_bytes: int | None = None
-    prefix_queries_tokens: int | None = None
-    prefix_hits_tokens: int | None = None
-    external_queries_tokens: int | None = None
-    external_hits_tokens: int | None = None
-    preemptions: int | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    step_us: int | None = None
+    Blocks are counted once, however many sessions share them. A field that is not there is not known.
+    """
+
+    engine: Annotated[str, _doc("name of the engine")] = ""
+    running: Annotated[Count | None, _doc("requests in the running batch")] = None
+    waiting: Annotated[Count | None, _doc("requests that wait")] = None
+    waiting_by_reason: Annotated[dict[str, int], _doc("capacity, deferred, grammar, remote_kv, and so on")] = {}
+    blocks_total: Annotated[Count | None, _doc("blocks of the pool")] = None
+    blocks_active: Annotated[Count | None, _doc("referenced by requests that run")] = None
+    blocks_cached: Annotated[Count | None, _doc("free to be taken, and holding something that can be used again")] = (
+        None
+    )
+    blocks_pinned: Annotated[Count | None, _doc("held for sessions that wait, referenced by nothing that runs")] = None
+    blocks_free: Annotated[Count | None, _doc("free and empty")] = None
+    blocks_used: Annotated[
+        Count | None, _doc("active and pinned together, where only the gauge of the engine is known")
+    ] = None
+    sessions: Annotated[Count | None, _doc("sessions in the residency table")] = None
+    host_used_bytes: Annotated[Bytes | None, _doc("of the host tier")] = None
+    host_total_bytes: Annotated[Bytes | None, _doc("of the host tier")] = None
+    prefix_queries_tokens: Annotated[Count | None, _doc("cumulative: tokens that were looked up on the device")] = None
+    prefix_hits_tokens: Annotated[Count | None, _doc("cumulative: tokens of them that were there")] = None
+    external_queries_tokens: Annotated[
+        Count | None, _doc("cumulative: tokens that were looked up in the host tier")
+    ] = None
+    external_hits_tokens: Annotated[Count | None, _doc("cumulative: tokens of them that were there")] = None
+    recomputed_tokens: Annotated[Count | None, _doc("cumulative: tokens computed again that a session had had")] = None
+    preemptions: Annotated[Count | None, _doc("cumulative")] = None
+    prompt_tokens: Annotated[Count | None, _doc("cumulative")] = None
+    output_tokens: Annotated[Count | None, _doc("cumulative")] = None
+    steps: Annotated[Count | None, _doc("cumulative: steps of the scheduler")] = None
+    step_us: Annotated[Micros | None, _doc("longest step since the last sample")] = None
+    own_us: Annotated[Micros | None, _doc("cumulative: time that our plugin took inside the engine")] = None
+    missing: Annotated[list[str], _doc("metrics that this engine does not have, by the names we looked for")] = []
 
 
 class CtxNode(Record, kw_only=True, tag="ctx.node"):
@@ -536,10 +689,11 @@ class Note(Record, kw_only=True, tag="note"):
 
 
 AnyRecord = (
-    RunMeta | RunEnd | Capability | SessionStart | SessionEnd | TurnStart | TurnFirstToken | TurnEnd | CallStart
-    | CallEnd | CallMatch | ProcExec | ProcExit | MemSample | MemBurst | MemEvent | PsiSample | SchedSample | HostSample
-    | Action | Feedback | PolicyChange | PolicyAck | KvCalibration | KvDecision | KvTransition | KvTransfer | KvOutcome
-    | EngineSample | CtxNode | CtxLevel | CtxCompact | CtxRetrieve | Loss | Note
+    RunMeta | RunEnd | Capability | SessionStart | SessionEnd | TurnStart | TurnFirstToken | TurnEnd | TurnTool
+    | CallStart | CallEnd | CallMatch | ProcExec | ProcExit | MemSample | MemBurst | MemEvent | PsiSample | SchedSample
+    | HostSample | Action | Feedback | PolicyChange | PolicyAck | EngineStart | EngineEnd | EngineMode | KvCalibration
+    | KvDecision | KvTransition | KvTransfer | KvOutcome | EngineSample | CtxNode | CtxLevel | CtxCompact | CtxRetrieve
+    | Loss | Note
 )  # fmt: skip
 
 SAMPLE_TYPES: Final = (MemSample, PsiSample, SchedSample, HostSample, EngineSample)
