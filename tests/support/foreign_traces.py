@@ -191,3 +191,31 @@ def wrapper_log(path: Path) -> Path:
 def claude_transcript(path: Path) -> Path:
     """The lines of :func:`transcript_lines` in one file."""
     return write_lines(path, transcript_lines())
+
+
+def weka_trace(path: Path) -> Path:
+    """A conversation of three requests, each of which goes on from the one before, with a sub-agent between."""
+    first = {"t": 0.0, "type": "n", "in": 200, "out": 70, "hash_ids": [1, 2, 3], "api_time": 2.0, "stop": "tool_use"}
+    agent = {
+        "t": 3.0, "type": "subagent", "agent_id": "agent_001",
+        "requests": [{"t": 0.5, "type": "n", "in": 130, "out": 10, "hash_ids": [90, 91], "api_time": 1.0}],
+    }  # fmt: skip
+    second = {"t": 10.0, "type": "n", "in": 330, "out": 10, "hash_ids": [1, 2, 3, 4, 5], "api_time": 1.0}
+    third = {"t": 20.0, "type": "n", "in": 400, "out": 10, "hash_ids": [1, 2, 3, 4, 5, 6], "api_time": 1.0}
+    trace = {
+        "id": "trace_1", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 1,
+        "system_tokens": 1, "requests": [first, agent, second, third],
+    }  # fmt: skip
+    path.write_text(json.dumps(trace))
+    return path
+
+
+def mooncake_trace(path: Path) -> Path:
+    """Two sessions: the third request goes on where the first one ended; all share their first block."""
+    lines = [
+        {"timestamp": 0, "input_length": 1600, "output_length": 2, "hash_ids": [0, 1, 2, 3]},
+        {"timestamp": 1000, "input_length": 1100, "output_length": 2, "hash_ids": [0, 7, 8]},
+        {"timestamp": 5000, "input_length": 2600, "output_length": 2, "hash_ids": [0, 1, 2, 4, 5, 6]},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path

@@ -15,7 +15,7 @@ from pathlib import Path
 from tidegate.errors import NotFoundError, UsageError
 from tidegate_collectors.records import Record
 
-from . import agentcgroup, agentcgroup_wrapper, claude_code
+from . import agentcgroup, agentcgroup_wrapper, claude_code, mooncake, weka
 from ._skipped import Skip, Skipped
 
 __all__ = ["FORMATS", "Format", "Skip", "Skipped", "detect", "format_named", "read"]
@@ -42,6 +42,8 @@ FORMATS: tuple[Format, ...] = (
     Format("agentcgroup", "AgentCgroup trace folder", agentcgroup.detect, agentcgroup.read),
     Format("agentcgroup-wrapper", "AgentCgroup wrapper log", agentcgroup_wrapper.detect, agentcgroup_wrapper.read),
     Format("claude-code", "Claude Code transcript", claude_code.detect, claude_code.read),
+    Format("weka", "WEKA request trace (modelled)", weka.detect, weka.read),
+    Format("mooncake", "Mooncake request trace (modelled)", mooncake.detect, mooncake.read),
 )
 """All foreign formats; the first one that detects a file gets it."""
 

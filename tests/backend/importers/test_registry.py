@@ -19,6 +19,8 @@ def test_each_format_detects_its_own_and_no_other(tmp_path: Path) -> None:
         "agentcgroup": foreign_traces.agentcgroup_folder(tmp_path / "a"),
         "agentcgroup-wrapper": foreign_traces.wrapper_log(tmp_path / "w"),
         "claude-code": foreign_traces.claude_transcript(tmp_path / "c"),
+        "weka": foreign_traces.weka_trace(tmp_path / "trace.json"),
+        "mooncake": foreign_traces.mooncake_trace(tmp_path / "trace.jsonl"),
     }
     assert set(samples) == {known.name for known in FORMATS}
     for name, path in samples.items():
