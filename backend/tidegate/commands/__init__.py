@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "runs": "list the runs, rename or delete one",
     "import": "read recordings and other programs' traces into runs",
     "export": "write a run or a session as JSON lines",
+    "parity": "take the KV decisions of a recording again and compare",
     "backup": "copy the database while the backend runs",
     "prune": "remove old runs, by age and by size",
     "reindex": "rebuild the tables of the database from its raw log",
