@@ -26,7 +26,7 @@ if is_root; then
         chmod 0755 "$COPY"
         mkdir "$COPY/main"
         say "$USER_NAME cannot read $REPO: testing a copy in $COPY"
-        tar -C "$REPO" --exclude=./.venv --exclude='__pycache__' -cf - . | tar -C "$COPY/main" -xf -
+        tar -C "$REPO" --exclude=./.venv --exclude=./.venv-vllm --exclude='__pycache__' -cf - . | tar -C "$COPY/main" -xf -
         chmod 0755 "$COPY/main"
         [[ ! -e $REPO/../shared ]] || ln -s -- "$(readlink -f "$REPO/../shared")" "$COPY/shared"
     fi
@@ -88,12 +88,27 @@ check() { # NAME COMMAND...
 }
 
 if command -v shellcheck >/dev/null 2>&1; then
-    check "shellcheck" shellcheck -x start_backend.sh run_tests.sh scripts/lib.sh .ci/run
+    check "shellcheck" shellcheck -x start_backend.sh run_tests.sh scripts/lib.sh scripts/install_vllm.sh .ci/run
 fi
 check "ruff check" "$BIN/ruff" check --quiet .
 check "ruff format" "$BIN/ruff" format --quiet --check .
 check "mypy" "$BIN/mypy"
 check "lint-imports" "$BIN/lint-imports"
+
+# Tests of the engine's plugin run inside a vLLM; where it cannot be had they are skipped with the reason.
+# shellcheck disable=SC2317 # called by name
+vllm_tests() {
+    local status=0
+    scripts/install_vllm.sh "$REPO/.venv-vllm" || status=$?
+    case $status in
+    0) .venv-vllm/bin/python -m pytest tests/engine ;;
+    3) say "tests/engine: SKIPPED, there is no vLLM here (the reason is above)" ;;
+    *) return "$status" ;;
+    esac
+}
+if (($# == 0)); then
+    check "pytest (vllm)" vllm_tests
+fi
 check "pytest" "$BIN/python" -m pytest "$@"
 
 # Screenshots and the like, made by the tests, are wanted where the checkout is.

@@ -6,6 +6,9 @@ import signal
 
 import pytest
 
+collect_ignore = ["engine"]
+"""Run by the Python of a vLLM environment (``run_tests.sh``)."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Signals as in a terminal, also where the tests were started by nohup or in the background of a script.

@@ -1,0 +1,67 @@
+"""Reaching the scheduler while the engine is idle: pins must run out, and the last figures be told, without a request.
+
+The pool may be touched by the engine's own thread only. A timer thread puts a wake-up into the engine's input queue,
+and the engine's thread, when it takes it out, calls us.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Final
+
+log = logging.getLogger("vllm.tidegate")
+
+PERIOD_S: Final = 0.25
+
+
+class _Tick:
+    """What lies in the input queue; anybody else takes it for a plain wake-up."""
+
+
+def install() -> None:
+    """Teach the engine's process our wake-up. Never raises: without it pins run out at the next request only."""
+    try:
+        from vllm.v1.engine.core import EngineCoreProc
+    except Exception as error:
+        log.warning("tidegate: no engine process here that could be woken: %s", error)
+        return
+    if getattr(EngineCoreProc, "_tidegate_installed", False):
+        return
+    EngineCoreProc._tidegate_installed = True
+    handle = EngineCoreProc._handle_client_request
+    run = EngineCoreProc.run_busy_loop
+    shut_down = EngineCoreProc.shutdown
+
+    def handle_client_request(self: Any, request_type: Any, request: Any) -> Any:
+        if type(request) is _Tick:
+            plane = getattr(self.scheduler, "tidegate", None)
+            if plane is not None:
+                plane.tick()
+            return None
+        return handle(self, request_type, request)
+
+    def run_busy_loop(self: Any) -> Any:
+        if getattr(self.scheduler, "tidegate", None) is not None:
+            threading.Thread(target=_wake, args=(self,), name="tidegate-idle", daemon=True).start()
+        return run(self)
+
+    def shutdown(self: Any) -> Any:
+        # The scheduler is told last of all, often too late to say anything.
+        plane = getattr(getattr(self, "scheduler", None), "tidegate", None)
+        if plane is not None:
+            plane.close()
+        return shut_down(self)
+
+    EngineCoreProc.shutdown = shutdown
+    EngineCoreProc._handle_client_request = handle_client_request
+    EngineCoreProc.run_busy_loop = run_busy_loop
+
+
+def _wake(engine: Any) -> None:
+    from vllm.v1.engine import EngineCoreRequestType
+
+    plane = engine.scheduler.tidegate
+    while not plane.closed.wait(PERIOD_S):
+        if plane.wants_tick():
+            engine.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, _Tick()))
