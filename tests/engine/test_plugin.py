@@ -130,6 +130,17 @@ def test_pins_stop_at_the_cap(make_engine: Make) -> None:
     assert engine.free() == BLOCKS - 8
     held = [r.blocks for r in engine.recorder.of(KvTransition) if r.to == "device_pinned"]
     assert held == [6, 2]
+    assert [(d.action, d.overridden_by) for d in engine.recorder.of(KvDecision)] == [
+        ("PIN", "request"), ("PIN", "request"), ("KEEP", "cap"),
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_done_is_told_as_not_done(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.run("a0", A, "a", kv_action="OFFLOAD")
+
+    decision = last_decision(engine)
+    assert (decision.action, decision.overridden_by) == ("KEEP", "no-tier")
 
 
 def test_pins_give_way_to_a_request_that_could_not_run_otherwise(make_engine: Make) -> None:
@@ -190,7 +201,7 @@ def test_the_cost_of_a_rebuild_is_measured_in_steps_that_do_nothing_else(make_en
         engine.run(f"r{number}", prompt, f"s{number}", kv_action="KEEP")
     engine.run("again", prompt + [5] * 40, "s11", kv_action="KEEP")  # finds its beginning: says nothing of a rebuild
 
-    curve = engine.plane.measuring.calibration.rebuild
+    curve = engine.plane.measuring.fitted().rebuild
     assert (curve.source, curve.n) == ("measured", 12)
     engine.sample()
     told = engine.recorder.of(KvCalibration)[-1]
@@ -248,6 +259,52 @@ def test_an_abort_at_any_moment_leaves_nothing_behind(make_engine: Make) -> None
 
     assert whole(engine)
     assert [end.finish_reason for end in engine.recorder.of(TurnEnd)] == ["length", "abort", "abort"]
+
+
+def test_a_request_that_never_ran_leaves_the_session_as_it_was(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.run("a0", A, "a", kv_action="KEEP")
+    engine.pressure()
+    session = engine.plane.table.get("a")
+    assert session is not None
+    before = engine.plane.table.counts(session)
+    engine.add("a1", A + [5] * 40, "a")
+    engine.scheduler.finish_requests("a1", RequestStatus.FINISHED_ABORTED)
+
+    assert before["gone"] > 0 and engine.plane.table.counts(session) == before
+    assert len(engine.recorder.of(KvDecision)) == 1 and not engine.recorder.of(KvOutcome)
+    engine.run("a2", A + [5] * 40, "a")
+    assert [outcome.decision_seq for outcome in engine.recorder.of(KvOutcome)] == [
+        engine.recorder.of(KvDecision)[0].seq
+    ]
+
+
+def test_a_pin_still_runs_out_after_a_request_that_never_ran(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.run("a0", A, "a", kv_action="PIN", kv_ttl_s=0.01)
+    engine.add("a1", A + [5] * 40, "a")
+    time.sleep(0.02)
+    engine.plane.tick()
+    assert not whole(engine)  # the request may want the blocks
+    engine.scheduler.finish_requests("a1", RequestStatus.FINISHED_ABORTED)
+    assert engine.plane.wants_tick()
+    engine.plane.tick()
+
+    assert whole(engine)
+    assert engine.recorder.of(KvTransition)[-1].cause == "ttl"
+
+
+def test_a_pin_that_is_due_while_its_session_runs_is_over_with_the_next_turn(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.run("a0", A, "a", kv_action="PIN", kv_ttl_s=0.01)
+    request = engine.add("a1", A + [5] * 40, "a", kv_action="KEEP")
+    time.sleep(0.02)
+    engine.plane.tick()
+    while not request.is_finished():
+        engine.step()
+
+    assert whole(engine)
+    assert not [record for record in engine.recorder.of(KvTransition) if record.cause == "ttl"]
 
 
 def test_many_sessions_are_bounded(make_engine: Make) -> None:
@@ -311,7 +368,7 @@ def test_a_request_of_no_session_is_nobodys(make_engine: Make) -> None:
 
 @pytest.mark.parametrize(
     ("version", "known"),
-    [("0.28.0", True), ("0.33.1+cpu", True), ("0.27.9", False), ("0.34.0", False), ("1.0", False), ("x", False)],
+    [("0.32.0", True), ("0.32.1+cpu", True), ("0.31.9", False), ("0.33.0", False), ("1.0", False), ("x", False)],
 )
 def test_unknown_versions_are_refused(version: str, known: bool) -> None:
     assert (refusal(version) == "") is known

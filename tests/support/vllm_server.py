@@ -27,7 +27,9 @@ _QUIET = {
 
 def missing() -> str:
     """Why no server can be started; empty when one can."""
-    return "" if PYTHON.exists() else f"there is no {PYTHON}; run scripts/install_vllm.sh"
+    # The stamp is written last: an installation that was refused half-way leaves a Python without a vLLM.
+    done = PYTHON.parents[1] / ".tidegate-install"
+    return "" if done.exists() else f"there is no vLLM in {done.parent}; run scripts/install_vllm.sh"
 
 
 @contextlib.contextmanager

@@ -68,19 +68,22 @@ class Decider:
         self._demand_tokens += _SMOOTHING * (prompt_tokens - self._demand_tokens)
 
     def decide(
-        self, session: Session, tool: str | None, extra: dict[str, Any], pool: PoolWatch, queue: Queue,
+        self, session: Session, tool: str | None, extra: dict[str, Any], pool: PoolWatch, room: int, queue: Queue,
         calibration: Calibration,
     ) -> Taken:  # fmt: skip
         """Decide for a session whose turn has just ended and whose blocks are the most recently used."""
-        inputs, predicted, reach_s = self._inputs(session, tool, extra, pool, queue, calibration)
+        inputs, predicted, reach_s = self._inputs(session, tool, extra, pool, room, queue, calibration)
         decision = decide(inputs)
         action, ttl_s, overridden_by = decision.action, decision.ttl_s, None
         asked = extra.get("kv_action")
-        if asked in ACTIONS and not (asked == "OFFLOAD" and not inputs.can_offload):
-            action, overridden_by = asked, "request"
-            ttl_s = None
+        if asked in ACTIONS:
+            action, overridden_by, ttl_s = asked, "request", None
             if action == "PIN":
                 ttl_s = _seconds(extra.get("kv_ttl_s"), self._settings.ttl_s, self._settings.max_ttl_s)
+        if action == "OFFLOAD" and not inputs.can_offload:
+            action, overridden_by = "KEEP", "no-tier"
+        elif action == "PIN" and not room:
+            action, overridden_by, ttl_s = "KEEP", "cap", None
         found = {name: value for name, value in msgspec.structs.asdict(decision.costs).items() if value is not None}
         return Taken(
             action=action, inputs=inputs, costs=found, margin_s=decision.margin_s, ttl_s=ttl_s, predicted=predicted,
@@ -93,6 +96,7 @@ class Decider:
         tool: str | None,
         extra: dict[str, Any],
         pool: PoolWatch,
+        room: int,
         queue: Queue,
         calibration: Calibration,
     ) -> tuple[Inputs, dict[str, Any], float | None]:
@@ -114,7 +118,6 @@ class Decider:
             others_return=self.returns.probability("call"),
             running_tokens=queue.running_tokens,
         )
-        room = int(settings.pin_cap * pool.blocks) - pool.held()
         inputs = Inputs(
             rule=settings.rule, boundary=boundary, terminal=terminal, can_pin=room >= blocks, can_offload=False,
             reusable_tokens=tokens, unsaved_tokens=tokens, p_return=self.returns.probability(boundary),

@@ -10,6 +10,8 @@ import logging
 import threading
 from typing import Any, Final
 
+from tidegate_collectors.engine.plugin.versions import refusal
+
 log = logging.getLogger("vllm.tidegate")
 
 PERIOD_S: Final = 0.25
@@ -22,16 +24,18 @@ class _Tick:
 def install() -> None:
     """Teach the engine's process our wake-up. Never raises: without it pins run out at the next request only."""
     try:
+        from vllm import __version__ as version
         from vllm.v1.engine.core import EngineCoreProc
+
+        handle = EngineCoreProc._handle_client_request
+        run = EngineCoreProc.run_busy_loop
+        shut_down = EngineCoreProc.shutdown
     except Exception as error:
         log.warning("tidegate: no engine process here that could be woken: %s", error)
         return
-    if getattr(EngineCoreProc, "_tidegate_installed", False):
+    if refusal(version) or getattr(EngineCoreProc, "_tidegate_installed", False):
         return
     EngineCoreProc._tidegate_installed = True
-    handle = EngineCoreProc._handle_client_request
-    run = EngineCoreProc.run_busy_loop
-    shut_down = EngineCoreProc.shutdown
 
     def handle_client_request(self: Any, request_type: Any, request: Any) -> Any:
         if type(request) is _Tick:
@@ -63,5 +67,8 @@ def _wake(engine: Any) -> None:
 
     plane = engine.scheduler.tidegate
     while not plane.closed.wait(PERIOD_S):
-        if plane.wants_tick():
-            engine.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, _Tick()))
+        try:
+            if plane.wants_tick():
+                engine.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, _Tick()))
+        except Exception:  # without the timer pins would be held for ever in an idle engine
+            log.exception("tidegate: a fault in the timer; it goes on")

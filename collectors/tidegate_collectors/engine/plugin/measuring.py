@@ -27,7 +27,8 @@ class Measuring:
         self._samples = 0
         self._told_s = 0.0
         self._told_samples = 0
-        self.calibration = Calibration()
+        self._fitted = Calibration()
+        self._fitted_samples = 0
 
     def planned(self, output: Any, now_s: float) -> None:
         """A step was planned; it counts when it prefills one prompt from nothing and does nothing else."""
@@ -44,18 +45,24 @@ class Measuring:
             self._calibrator.add_rebuild(self._tokens, now_s - self._began_s)
             self._tokens = 0
             self._samples += 1
-            self.calibration = self._calibrator.fit()
+
+    def fitted(self) -> Calibration:
+        """The fit of what was measured so far. Made when somebody asks: it takes as long as several decisions."""
+        if self._fitted_samples != self._samples:
+            self._fitted, self._fitted_samples = self._calibrator.fit(), self._samples
+        return self._fitted
 
     def due(self, engine: str, t_us: int, now_s: float) -> KvCalibration | None:
         """The record of the fit, when it has changed and was not told for a while."""
         if self._samples == self._told_samples or now_s - self._told_s < _TELL_S:
             return None
-        if self.calibration.rebuild.source == "prior":
+        calibration = self.fitted()
+        if calibration.rebuild.source == "prior":
             return None
         self._told_s, self._told_samples = now_s, self._samples
         return KvCalibration(
-            t=t_us, engine=engine, rebuild=_fields(self.calibration.rebuild), samples=self._calibrator.samples(),
-            breakeven_tokens=self.calibration.breakeven_tokens, kv_bytes_per_token=self._bytes_per_token,
+            t=t_us, engine=engine, rebuild=_fields(calibration.rebuild), samples=self._calibrator.samples(),
+            breakeven_tokens=calibration.breakeven_tokens, kv_bytes_per_token=self._bytes_per_token,
         )  # fmt: skip
 
 

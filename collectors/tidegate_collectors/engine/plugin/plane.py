@@ -14,6 +14,7 @@ from tidegate_collectors import __version__
 from tidegate_collectors.engine.plugin import sender, telling, tools, turns
 from tidegate_collectors.engine.plugin.deciding import Decider
 from tidegate_collectors.engine.plugin.measuring import Measuring
+from tidegate_collectors.engine.plugin.pins import Pins
 from tidegate_collectors.engine.plugin.pool import PoolWatch
 from tidegate_collectors.engine.plugin.residency import Residency, Session, Waiting
 from tidegate_collectors.engine.plugin.settings import SettingError, Settings, from_environment
@@ -63,6 +64,7 @@ class Plane:
             self.mode = "off"
         self.table = Residency(settings.sessions)
         self.pool = PoolWatch(scheduler, self._evicted, time.monotonic)
+        self.pins = Pins(self.pool, settings.pin_cap)
         self.block_tokens = int(scheduler.block_size)
         overlapping = bool(getattr(scheduler.scheduler_config, "async_scheduling", False))
         self.measuring = Measuring(telling.kv_bytes_per_token(scheduler), overlapping=overlapping)
@@ -74,8 +76,12 @@ class Plane:
         self._totals = telling.Totals()
         self._sampled_s = 0.0
         self._stepped = False
-        self._link: sender.Sender = link or sender.connect(__version__, lambda _: self._introduce())
-        if link is not None:
+        self._link: sender.Sender
+        if link is None:
+            self._link = client = sender.connect(__version__, lambda _: self._introduce())
+            client.start()  # its thread calls us, who must be complete by then
+        else:
+            self._link = link
             self._introduce()
 
     # --- faults and time ---------------------------------------------------------------------------------------------
@@ -97,8 +103,7 @@ class Plane:
             return
         self.mode = mode  # type: ignore[assignment]
         try:
-            for session in self.table:
-                self.pool.unpin(session)
+            self.pins.release_all()
             reason = f"a fault in {where}: {type(error).__name__}; the engine's log has more"
             self._link.send(EngineMode(t=_now_us(), engine=self._settings.name, mode=self.mode, reason=reason))
         except Exception:
@@ -106,7 +111,7 @@ class Plane:
 
     def wants_tick(self) -> bool:
         """Whether something is due while the engine may be idle. Called from the timer's thread: reads only."""
-        return self._stepped or any(session.deadline_s is not None for session in self.table)
+        return self._stepped or time.monotonic() > self.pins.next_s
 
     def tick(self) -> None:
         """What is due by now, in the engine's thread."""
@@ -134,11 +139,9 @@ class Plane:
 
     def before_step(self) -> None:
         """Pins that have run out are released."""
-        now_s = time.monotonic()
-        for session in self.table:
-            if session.deadline_s is not None and now_s > session.deadline_s and not session.running:
-                self._unpin(session, "ttl")
-                self._stepped = True  # the pool has changed: the next sample says so, also in an idle engine
+        for session, blocks in self.pins.release_due(time.monotonic()):
+            self._change(session, "device_pinned", "device_cached", blocks, "ttl")
+            self._stepped = True  # the pool has changed: the next sample says so, also in an idle engine
 
     def after_schedule(self, output: Any) -> None:
         """A step was planned: requests that begin in it have their cached tokens."""
@@ -184,14 +187,16 @@ class Plane:
         session.running = max(0, session.running - 1)
         now_s = time.monotonic()
         aborted = str(getattr(request.status, "name", "")).endswith("ABORTED")
-        if aborted and turn.first_s is None:
-            self._freeing = self._freeing or list(session.hashes)
         tool = None
         if not aborted:
             tool = tools.named(turns.extra_of(request)) or tools.recognised(self._tokenizer(), request.output_token_ids)
         self._totals.finished(turn)
         self._link.send(telling.turn_end(turn, now_s, tool))
-        if turn.waiting is not None:  # it never began, or never answered
+        if turn.began_s is None:  # it touched nothing: the session waits as before
+            session.waiting = session.waiting or turn.waiting
+            self.pins.remind(session)
+            return
+        if turn.waiting is not None:  # it never answered
             self._outcome(turn)
         self.table.left(session, self._freeing)
         self._change(
@@ -202,9 +207,8 @@ class Plane:
 
     def before_reset(self) -> None:
         """The prefix cache is about to be emptied: held blocks would make it fail."""
-        for session in self.table:
-            if session.pinned:
-                self._unpin(session, "reset")
+        for session, blocks in self.pins.release_all():
+            self._change(session, "device_pinned", "device_cached", blocks, "reset")
 
     def after_reset(self) -> None:
         """Whatever cannot be found any more is gone."""
@@ -222,8 +226,7 @@ class Plane:
             return
         self.closed.set()
         try:
-            for session in self.table:
-                self.pool.unpin(session)
+            self.pins.release_all()
             self._link.send(telling.engine_end(self._settings.name))
             self._link.close()
         except Exception:
@@ -244,7 +247,7 @@ class Plane:
         self.decider.queued(turn, request.num_prompt_tokens)
         self._unanswered.add(request.request_id)
         if session.pinned:
-            self._unpin(session, "admitted")
+            self.pins.release(session)
         if session.hashes:
             blocks = len(session.hashes) - len(session.gone)
             if blocks:
@@ -266,7 +269,7 @@ class Plane:
     def _decide(self, session: Session, turn: Turn, tool: str | None, now_s: float) -> None:
         extra = turns.extra_of(turn.request)
         queue = telling.queue_of(self._scheduler)
-        taken = self.decider.decide(session, tool, extra, self.pool, queue, self.measuring.calibration)
+        taken = self.decider.decide(session, tool, extra, self.pool, self.pins.room(), queue, self.measuring.fitted())
         enforced = self.mode == "enforce" and taken.action in ("PIN", "DROP", "KEEP")
         blocks = self.pool.resident(session)
         action = taken.action
@@ -286,15 +289,12 @@ class Plane:
             self._drop(session, blocks, record.seq)
 
     def _pin(self, session: Session, blocks: list[Any], ttl_s: float, now_s: float, seq: int) -> None:
-        room = int(self._settings.pin_cap * self.pool.blocks) - self.pool.held()
-        blocks = blocks[: max(0, room)]
-        if not blocks:
+        held = self.pins.hold(session, blocks, now_s + ttl_s)
+        if not held:
             return
-        self.pool.pin(session, blocks)
-        session.deadline_s = now_s + ttl_s
         until_us = _now_us() + round(ttl_s * 1e6)
         self._change(
-            session, "device_cached", "device_pinned", len(blocks), "decision", decision_seq=seq, until_us=until_us
+            session, "device_cached", "device_pinned", held, "decision", decision_seq=seq, until_us=until_us
         )  # fmt: skip
 
     def _drop(self, session: Session, blocks: list[Any], seq: int) -> None:
@@ -304,19 +304,14 @@ class Plane:
         if keys:
             self._change(session, "device_cached", "gone", len(keys), "decision", decision_seq=seq)
 
-    def _unpin(self, session: Session, cause: str) -> None:
-        blocks = self.pool.unpin(session)
-        if blocks and cause != "admitted":
-            self._change(session, "device_pinned", "device_cached", blocks, cause)
-
     def _relieve(self) -> None:
         """Nothing runs, a request that could cannot get its blocks, and we hold some: the oldest pin goes."""
         needed = telling.blocks_of_head(self._scheduler, self.block_tokens)
         if needed is None or needed <= self.pool.free_blocks():
             return
-        session = next((one for one in self.table if one.pinned), None)
+        session = self.pins.oldest()
         if session is not None:
-            self._unpin(session, "pressure")
+            self._change(session, "device_pinned", "device_cached", self.pins.release(session), "pressure")
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
@@ -343,7 +338,7 @@ class Plane:
 
     def _forget(self, session: Session) -> None:
         """The table is full: what is known of a session that has been away longest is given up."""
-        blocks = self.pool.unpin(session)
+        blocks = self.pins.release(session)
         if session.waiting is not None:
             self.decider.gave_up(session.waiting)
         from_ = "device_pinned" if blocks else "device_cached"

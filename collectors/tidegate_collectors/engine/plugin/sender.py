@@ -24,7 +24,10 @@ class Sender(Protocol):
 
 
 def connect(version: str, on_run: Callable[[str], None]) -> LinkClient:
-    """The link to the backend of this machine; ``on_run`` is called in its thread when a run begins to be written."""
+    """The link to the backend of this machine, to be started by whoever keeps it.
+
+    ``on_run`` is called in its thread when a run begins to be written.
+    """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -37,6 +40,4 @@ def connect(version: str, on_run: Callable[[str], None]) -> LinkClient:
         boot_id=boot_id,
         pid=os.getpid(),
     )
-    client = LinkClient(paths.link_socket(), hello, on_run=on_run)
-    client.start()
-    return client
+    return LinkClient(paths.link_socket(), hello, on_run=on_run)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-KNOWN: Final = ((0, 28), (0, 33))
-"""First and last minor version whose scheduler has the methods that we extend, as they are there."""
+KNOWN: Final = ((0, 32), (0, 32))
+"""First and last minor version in whose scheduler the plugin was tried."""
 
 
 def refusal(version: str) -> str:
