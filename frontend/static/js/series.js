@@ -13,20 +13,22 @@ const REFRESH_MS = 15000;
 class Columns {
   constructor(t, columns) { this.t = t; this.columns = columns; }
 
-  /** The columns with later points behind them: points = [[t_ms, {key: value}]]. Missing keys count 0 when `zero`. */
-  with(points, zero) {
-    const last = this.t.length ? this.t[this.t.length - 1] : -Infinity;
-    const later = points.filter((point) => point[0] > last);
+  /**
+   * The columns with newer points in the place of whatever lies behind the first of them: points = [[t_ms, {key: value}]].
+   * Missing keys count 0 when `zero`. (An answer reaches to the end of the view, which may lie after what it was made from.)
+   */
+  with(later, zero) {
     if (!later.length) return this;
-    const n = this.t.length;
+    let n = this.t.length;
+    while (n > 0 && this.t[n - 1] >= later[0][0]) n--;
     const t = new Float64Array(n + later.length);
-    t.set(this.t);
+    t.set(this.t.subarray(0, n));
     later.forEach((point, i) => { t[n + i] = point[0]; });
     const keys = new Set([...Object.keys(this.columns), ...later.flatMap((point) => Object.keys(point[1]))]);
     const columns = {};
     for (const key of keys) {
       const out = new Float64Array(t.length).fill(zero ? 0 : NaN);
-      if (this.columns[key]) out.set(this.columns[key]);
+      if (this.columns[key]) out.set(this.columns[key].subarray(0, n));
       later.forEach((point, i) => { const value = point[1][key]; if (value !== undefined) out[n + i] = value; });
       columns[key] = out;
     }
@@ -63,6 +65,8 @@ export class Series {
     const abort = new AbortController();
     this.#abort = abort;
     this.requests++;
+    // What the stream has brought by now is stored, so it is in the answer; what it brings from here on may not be.
+    const known = { mem: this.#tail.mem.length, wait: this.#tail.wait.length };
     try {
       const query = { from_us: Math.floor(from), to_us: Math.ceil(to), px: Math.round(Math.max(100, Math.min(px, 2000))) };
       const body = await getJson(store.api(`/api${path("sessions", this.#session)}/series`, query), { signal: abort.signal });
@@ -78,10 +82,7 @@ export class Series {
       };
       this.gaps = body.gaps; this.resolutionUs = body.resolution_us; this.loaded = [body.from_us, body.to_us];
       this.#loadedMs = performance.now();
-      for (const [key, base] of [["mem", this.#base.memory], ["wait", this.#base.wait]]) {
-        const last = base.t.length ? base.t[base.t.length - 1] : -Infinity;
-        this.#tail[key] = this.#tail[key].filter((point) => point[0] > last);
-      }
+      for (const key of ["mem", "wait"]) this.#tail[key] = this.#tail[key].slice(known[key]);
       this.#changed();
     } catch (error) {
       if (error.name === "AbortError") return;
