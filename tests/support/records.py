@@ -125,9 +125,14 @@ _POOLS: Final[dict[str, tuple[Any, ...]]] = {
     "session": ("s", "s", "s", "s2", "s3", None, HOSTILE[0]),
     "call": ("c1", "c1", "c2", "c3", None, HOSTILE[2]),
     "pid": (1, 2, 3, 4, 5, 6),
+    "turn": ("t1", "t1", "t2", "t3", None, HOSTILE[3]),
+    "req": ("t2", "r1", None),
+    "engine": ("e", "e", "e2", "", HOSTILE[4]),
+    "decision_seq": (0, 1, 2),
+    "residency": ({}, {"device_active": 3}, {"device_cached": 2, "gone": 1}, {"device_pinned": 4, "host": 1}, {"?": 1}),
 }
-_ALWAYS: Final = frozenset({"v", "seq", "src", "host", "session", "call"})
-_TIMES: Final = frozenset({"t", "since_us"})
+_ALWAYS: Final = frozenset({"v", "seq", "src", "host", "session", "call", "turn"})
+_TIMES: Final = frozenset({"t", "since_us", "until_us", "began_us"})
 
 
 def _value(info: mi.Type, rng: random.Random) -> Any:
@@ -190,11 +195,19 @@ SPINE_TYPES: Final[tuple[type[Record], ...]] = (
     records.RunMeta, records.RunEnd, records.Loss,
 )  # fmt: skip
 """The records that the fold makes most of."""
+ENGINE_TYPES: Final[tuple[type[Record], ...]] = (
+    records.TurnStart, records.TurnFirstToken, records.TurnEnd, records.TurnTool, records.EngineStart,
+    records.EngineEnd, records.EngineMode, records.EngineSample, records.KvCalibration, records.KvDecision,
+    records.KvTransition, records.KvTransfer, records.KvOutcome, records.Loss, records.SessionStart,
+)  # fmt: skip
+"""Those of the engine plane, and what they meet with."""
 
 
 def streams(*, max_size: int = 40) -> st.SearchStrategy[list[Any]]:
-    """Streams in no sensible order, mostly of :data:`SPINE_TYPES`."""
-    return st.lists(any_records(types=SPINE_TYPES) | any_records(types=SPINE_TYPES) | any_records(), max_size=max_size)
+    """Streams in no sensible order, mostly of :data:`SPINE_TYPES` or of :data:`ENGINE_TYPES`."""
+    spine = any_records(types=SPINE_TYPES)
+    engine = any_records(types=ENGINE_TYPES)
+    return st.lists(spine | spine | any_records(), max_size=max_size) | st.lists(spine | engine, max_size=max_size)
 
 
 def round_trip(record: Record) -> Any:

@@ -31,6 +31,7 @@ class Changes:
         sessions: ids of changed sessions.
         calls: (session, call) of changed calls.
         hosts: names of changed hosts.
+        engines: names of changed engines.
         spark: new points of the sparklines by session; one point a sampling tick, not yet thinned.
         series: new points of the charts by session.
         events: new events, oldest first.
@@ -43,6 +44,7 @@ class Changes:
     sessions: set[str] = field(default_factory=set)
     calls: set[tuple[str, str]] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
+    engines: set[str] = field(default_factory=set)
     spark: dict[str, list[SparkPoint]] = field(default_factory=dict)
     series: dict[str, NewPoints] = field(default_factory=dict)
     events: list[EventView] = field(default_factory=list)
@@ -53,8 +55,8 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(
-            self.sessions or self.calls or self.hosts or self.series or self.events or self.lost or self.sources
-            or self.run or self.overflow
+            self.sessions or self.calls or self.hosts or self.engines or self.series or self.events or self.lost
+            or self.sources or self.run or self.overflow
         )  # fmt: skip
 
 
@@ -62,8 +64,8 @@ class Tracker:
     """Collects changes. ``open_mem`` and ``open_wait`` name the sessions whose newest tick nobody has been told."""
 
     __slots__ = (
-        "_events", "_limit", "_mem", "_overflow", "_wait", "calls", "hosts", "lost", "open_mem", "open_wait", "run",
-        "sessions", "sources",
+        "_events", "_limit", "_mem", "_overflow", "_wait", "calls", "engines", "hosts", "lost", "open_mem",
+        "open_wait", "run", "sessions", "sources",
     )  # fmt: skip
 
     def __init__(self, limit: int) -> None:
@@ -74,6 +76,7 @@ class Tracker:
         self.sessions: set[str] = set()
         self.calls: set[tuple[str, str]] = set()
         self.hosts: set[str] = set()
+        self.engines: set[str] = set()
         self.open_mem: set[str] = set()
         self.open_wait: set[str] = set()
         self.lost = False
@@ -139,6 +142,7 @@ class Tracker:
             sessions=self.sessions,
             calls=self.calls,
             hosts=self.hosts,
+            engines=self.engines,
             spark=spark,
             series=series,
             events=list(self._events),

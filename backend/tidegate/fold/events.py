@@ -17,7 +17,8 @@ _ENVELOPE: Final = frozenset(Record.__struct_fields__) | {"type"}
 _EVENTS: Final[tuple[type[Record], ...]] = (
     records.RunMeta, records.RunEnd, records.SessionStart, records.SessionEnd, records.CallStart, records.CallEnd,
     records.MemBurst, records.MemEvent, records.Action, records.Feedback, records.PolicyChange, records.PolicyAck,
-    records.KvDecision, records.KvOutcome, records.CtxCompact, records.Loss, records.Note,
+    records.EngineStart, records.EngineEnd, records.EngineMode, records.KvDecision, records.CtxCompact, records.Loss,
+    records.Note,
 )  # fmt: skip
 
 EVENT_TYPES: Final[frozenset[type[Record]]] = frozenset(_EVENTS)
@@ -43,6 +44,12 @@ def type_name(record: Record) -> str:
     return _NAMES[type(record)]
 
 
+def event_body(type_: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A record's own fields as an event has them, long texts cut; what makes a decision heavy is left out."""
+    hidden = _HIDDEN.get(type_, _ENVELOPE)
+    return {name: cut_deep(value) for name, value in fields.items() if name not in hidden}
+
+
 def event_view(ord_: int, record: Record) -> EventView:
     """The record as an event; ``ord_`` is its ordinal in the run."""
     fields: dict[str, Any] = msgspec.to_builtins(record)
@@ -52,8 +59,10 @@ def event_view(ord_: int, record: Record) -> EventView:
         type=_NAMES[type(record)],
         session=None if record.session is None else short_id(record.session),
         call=None if record.call is None else short_id(record.call),
-        body={name: cut_deep(value) for name, value in fields.items() if name not in _ENVELOPE},
+        body=event_body(_NAMES[type(record)], fields),
     )
 
+
+_HIDDEN: Final[dict[str, frozenset[str]]] = {"kv.decision": _ENVELOPE | {"inputs", "costs"}}
 
 _NAMES: Final[dict[type[Record], str]] = {cls: name for name, cls in records.TYPES.items()}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_collectors.records import Capability, HostSample, Loss
 
+from . import engines
 from .limits import cut, short_id
 from .model import LostCount
 from .sessions import source_gone
@@ -58,5 +59,6 @@ def loss(state: State, record: Loss) -> None:
     state.session_of_known(record)
     if record.where == "link" and record.count == 0:
         source_gone(state, short_id(record.of))
+        engines.source_gone(state, short_id(record.of))
     if state.tracker is not None:
         state.tracker.lost = True

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from .call import Call, Phase, Process, Processes
 from .coverage import Coverage
+from .engine import Inference
 from .kept import Calls
 from .lanes import Lanes
 from .limits import Limits
@@ -103,6 +104,7 @@ class Session(Struct, array_like=True):
     stall: Totals = field(default_factory=Totals)
     sched_t_us: int = -1
     tick: Tick = field(default_factory=Tick)
+    inference: Inference = field(default_factory=Inference)
     last_t_us: int = 0
     ord: int = 0
 

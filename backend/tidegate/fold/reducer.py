@@ -12,7 +12,7 @@ from typing import Any, Final
 from tidegate_collectors import records
 from tidegate_collectors.records import AnyRecord, MemEvent, Record, Unknown
 
-from . import calls, hosts, matches, samples, sessions
+from . import calls, engines, hosts, matches, samples, sessions, turns
 from .events import EVENT_TYPES, event_view
 from .limits import short_id
 from .model import Source
@@ -112,6 +112,19 @@ _HANDLERS: Final[dict[type, Callable[[State, Any], None]]] = {
     records.SchedSample: samples.sched_sample,
     records.HostSample: hosts.host_sample,
     records.Loss: hosts.loss,
+    records.TurnStart: turns.turn_record,
+    records.TurnFirstToken: turns.turn_record,
+    records.TurnEnd: turns.turn_record,
+    records.TurnTool: turns.turn_tool,
+    records.EngineStart: engines.engine_start,
+    records.EngineEnd: engines.engine_end,
+    records.EngineMode: engines.engine_mode,
+    records.EngineSample: engines.engine_sample,
+    records.KvCalibration: engines.calibration,
+    records.KvDecision: engines.decision,
+    records.KvTransition: engines.transition,
+    records.KvTransfer: engines.transfer,
+    records.KvOutcome: engines.outcome,
     records.Action: _aside,
     records.Feedback: _aside,
     records.PolicyChange: _aside,

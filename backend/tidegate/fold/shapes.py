@@ -5,6 +5,8 @@ Times are integer microseconds UTC, sizes bytes.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 
@@ -49,6 +51,10 @@ class SessionView(Struct, frozen=True):
     stall_us: int | None
     current: CurrentCall | None
     last_t_us: int
+    planes: list[str]
+    turns: dict[str, Any]
+    current_turn: dict[str, Any] | None
+    kv: dict[str, Any] | None
 
 
 class CallView(Struct, frozen=True):

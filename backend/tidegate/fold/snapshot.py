@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from .coverage import WrittenSpans
+from .engine import Engine
 from .events import EventView
 from .kept import Written
 from .limits import Limits
@@ -20,7 +21,7 @@ from .packing import Part, pack, unpack
 from .saved import GROUP_SESSIONS
 from .state import State
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised whenever the fold makes something else of the same records, or remembers it in another form; snapshots of
 other versions are passed over. A test tells when that is."""
 
@@ -53,6 +54,7 @@ class Dump(Struct):
 class _Head(Struct, array_like=True):
     run: Run
     hosts: list[Host]
+    engines: list[Engine]
     sources: list[tuple[str, Source]]
     lost: list[tuple[str, str, LostCount]]
     capabilities: list[tuple[str, str, str, bool, str]]
@@ -134,6 +136,7 @@ def restore(root: Root, limits: Limits, part: Part) -> tuple[State, list[tuple[s
     state.ord, state.last_t_us = root.ord, root.last_t_us
     state.run = head.run
     state.hosts = {host.host: host for host in head.hosts}
+    state.engines = {engine.engine: engine for engine in head.engines}
     state.sources = dict(head.sources)
     state.lost = {(where, of): count for where, of, count in head.lost}
     state.capabilities = {(a, b, c): (available, reason) for a, b, c, available, reason in head.capabilities}
@@ -157,6 +160,7 @@ def _head(state: State) -> _Head:
     return _Head(
         run=state.run,
         hosts=list(state.hosts.values()),
+        engines=list(state.engines.values()),
         sources=list(state.sources.items()),
         lost=[(*key, count) for key, count in state.lost.items()],
         capabilities=[(*key, *word) for key, word in state.capabilities.items()],

@@ -13,6 +13,7 @@ from tidegate_collectors.records import Record
 
 from . import ticks
 from .changes import Changes, Tracker
+from .engine import Engine
 from .events import EventView
 from .limits import Limits, cut, short_id
 from .model import Call, Host, LostCount, Processes, Run, Session, Source, new_session
@@ -36,6 +37,7 @@ class State:
         run: the run.
         sessions: sessions by id, in order of their first record.
         hosts: hosts by name.
+        engines: inference engines by name, in order of their first record.
         sources: senders by src.
         lost: counts of lost records by (where, of).
         capabilities: latest word on each capability, by (host, plane, name).
@@ -52,6 +54,7 @@ class State:
         self.run = Run()
         self.sessions: dict[str, Session] = {}
         self.hosts: dict[str, Host] = {}
+        self.engines: dict[str, Engine] = {}
         self.sources: dict[str, Source] = {}
         self.lost: dict[tuple[str, str], LostCount] = {}
         self.capabilities: dict[tuple[str, str, str], tuple[bool, str]] = {}

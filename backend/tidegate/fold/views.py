@@ -7,6 +7,7 @@ from typing import Any
 
 from . import ticks
 from .changes import Changes
+from .engine_views import current_turn, engine_view, engine_views, kv_view, planes, turns_view
 from .events import EventView
 from .model import Call, Host, Process, Processes, Session
 from .shapes import (
@@ -16,7 +17,6 @@ from .shapes import (
     HostView,
     Lost,
     LostAt,
-    Neighbours,
     OwnView,
     ProcessView,
     RunView,
@@ -61,6 +61,10 @@ def session_view(session: Session) -> SessionView:
         stall_us=session.stall.value(),
         current=_current(session),
         last_t_us=session.last_t_us,
+        planes=planes(session),
+        turns=turns_view(session.inference),
+        current_turn=current_turn(session.inference),
+        kv=kv_view(session.inference.kv),
     )
 
 
@@ -152,37 +156,6 @@ def _process_view(process: Process) -> ProcessView:
     )
 
 
-def neighbours(session: Session, call: Call) -> Neighbours:
-    """The calls around ``call``; a call whose start is unknown has none."""
-    start = call.started_us
-    if start is None:
-        return Neighbours(previous=None, next=None, overlapping=[])
-    end = _end_us(session, call)
-    before: Call | None = None
-    after: Call | None = None
-    overlapping: list[CallView] = []
-    for other in session.calls.values():
-        if other is call or other.started_us is None:
-            continue
-        key = (other.started_us, other.ordinal)
-        if key < (start, call.ordinal):
-            if before is None or key > (before.started_us or 0, before.ordinal):
-                before = other
-        elif after is None or key < (after.started_us or 0, after.ordinal):
-            after = other
-        if other.started_us < end and _end_us(session, other) > start:
-            overlapping.append(call_view(other))
-    return Neighbours(
-        previous=None if before is None else call_view(before),
-        next=None if after is None else call_view(after),
-        overlapping=overlapping,
-    )
-
-
-def _end_us(session: Session, call: Call) -> int:
-    return session.last_t_us if call.ended_us is None else call.ended_us
-
-
 def host_view(host: Host) -> HostView:
     """A host as it stands."""
     window, cpus = host.window_us, host.cpus
@@ -264,6 +237,7 @@ def state_view(
         "now_us": now_us,
         "sessions": [session_view(session) for session in state.sessions.values()],
         "hosts": [host_view(host) for host in state.hosts.values()],
+        "engines": engine_views(state.engines),
         "lost": lost_view(state),
         "sources": list(sources),
         "events": events_view(state),
@@ -286,6 +260,7 @@ def frame_view(state: State, changes: Changes, *, now_us: int, sources: Iterable
         "sessions": [session_view(sessions[name]) for name in sorted(changes.sessions) if name in sessions],
         "calls": calls,
         "hosts": [host_view(state.hosts[name]) for name in sorted(changes.hosts)],
+        "engines": [engine_view(state.engines[name]) for name in sorted(changes.engines)],
         "spark": changes.spark,
         "series": {name: {"mem": points.mem, "wait": points.wait} for name, points in changes.series.items()},
         "events": changes.events,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tidegate._version import __version__
 from tidegate.fold import EVENT_TYPE_NAMES, EventView, views
 from tidegate.fold.model import Session
+from tidegate.fold.neighbours import neighbours
 from tidegate.web.appstate import AppState, app_state
 from tidegate.web.definitions import DEFINITIONS
 from tidegate.web.lookup import (
@@ -84,7 +85,7 @@ async def one_call(request: Request, session_id: str, call_id: str) -> Response:
         {
             "call": views.call_view(call),
             "processes": views.processes_view(call.processes),
-            "neighbours": views.neighbours(session or last, call),
+            "neighbours": neighbours(session or last, call),
         }
     )
 

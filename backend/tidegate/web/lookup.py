@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from starlette.exceptions import HTTPException
 
 from tidegate.fold import State
-from tidegate.fold.events import EventView
-from tidegate.fold.limits import cut_deep, short_id
+from tidegate.fold.events import EventView, event_body
+from tidegate.fold.limits import short_id
 from tidegate.fold.model import Call, Session
 from tidegate.store import EventRow, Reads
 
@@ -124,6 +124,7 @@ def _concerns(row: EventRow, session: Session) -> bool:
 
 def stored_event(row: EventRow) -> EventView:
     """An event of the store as the browser gets it."""
-    body = {name: cut_deep(value) for name, value in row.body.items()}
     session, call = (None if value is None else short_id(value) for value in (row.session, row.call))
-    return EventView(ord=row.ord, t_us=row.t_us, type=row.type, session=session, call=call, body=body)
+    return EventView(
+        ord=row.ord, t_us=row.t_us, type=row.type, session=session, call=call, body=event_body(row.type, row.body)
+    )

@@ -8,6 +8,7 @@ from tests.support import records as make
 from tests.support.records import MB, at
 from tidegate.fold import Limits, State, fold, views
 from tidegate.fold.model import Call
+from tidegate.fold.neighbours import neighbours
 from tidegate.fold.shapes import CallView
 from tidegate_collectors.records import ProcExec, ProcExit, Record
 
@@ -113,7 +114,7 @@ def test_neighbours_are_found_by_time() -> None:
         make.call_end(6, "c"), make.call_end(7, "b"), make.call_start(8, "d"),
     )  # fmt: skip
     session = state.sessions["s"]
-    around = views.neighbours(session, session.calls["b"])
+    around = neighbours(session, session.calls["b"])
     assert around.previous is not None
     assert around.next is not None
     assert (around.previous.id, around.next.id) == ("a", "c")

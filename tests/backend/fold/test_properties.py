@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import records as make
 from tidegate.fold import Limits, State, apply, fold, views
+from tidegate.fold.neighbours import neighbours
 from tidegate_collectors.records import Unknown
 
 SMALL = Limits(
@@ -23,7 +24,7 @@ def everything(state: State) -> dict[str, Any]:
         sessions[session.id] = {
             "calls": views.call_views(session),
             "processes": [views.processes_view(call.processes) for call in session.calls.values()],
-            "neighbours": [views.neighbours(session, call) for call in session.calls.values()],
+            "neighbours": [neighbours(session, call) for call in session.calls.values()],
             "runtime": views.processes_view(session.processes),
         }
     plain: dict[str, Any] = make.plain(

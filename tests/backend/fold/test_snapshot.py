@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from tests.backend.fold.test_properties import SMALL, everything
 from tests.support import records as make
 from tests.support import stories
-from tidegate.fold import Limits, State, apply, coverage, fold, kept, packing, saved, snapshot, views
+from tidegate.fold import Limits, State, apply, coverage, engine, fold, kept, packing, saved, snapshot, views
 from tidegate.fold.coverage import Coverage, WrittenSpans
 from tidegate.fold.lanes import Lanes
 from tidegate.fold.model import Call, Host, LostCount, Process, Processes, Run, Session, Source, Tick, Totals
 from tidegate.fold.spark import Spark
-from tidegate_collectors.records import Loss, MemSample, ProcExec, ProcExit
+from tidegate.fold.turn import Turn, Turns
+from tidegate_collectors.records import EngineSample, KvCalibration, Loss, MemSample, ProcExec, ProcExit
 
 Parts = dict[tuple[str, int], bytes]
 
@@ -104,6 +105,12 @@ def lives(seed: int, count: int) -> list[Any]:
             case 15 if rng.random() < 0.3:
                 stream.append(Loss(t=make.at(seconds), src="backend-1", where="link", count=0, of=source))
     return stream
+
+
+def inference(seed: int, count: int) -> list[Any]:
+    """Records of the engine plane in no sensible order, in the times of each other."""
+    rng = random.Random(seed)
+    return [make.random_struct(rng.choice(make.ENGINE_TYPES), rng) for _ in range(count)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -249,15 +256,17 @@ def test_spans_in_blocks_are_the_same_spans(
     assert blocks.total_us() == plain.total_us()
 
 
-KNOWN: dict[int, str] = {1: "297166661ab93256"}
+KNOWN: dict[int, str] = {1: "297166661ab93256", 2: "6d67bc9b622b6bdf"}
 """What the fold of this version makes of some streams, and what it remembers, as a checksum."""
 
 
 def test_the_version_is_raised_when_the_fold_changes() -> None:
-    streams = [list(stories.story(make.T0)), lives(1, 2000)]
+    streams = [list(stories.story(make.T0)), lives(1, 2000), inference(1, 2000)]
     made = [everything(fold(State(), make.numbered(*stream))) for stream in streams]
     structs = (
-        Call, Host, Lanes, LostCount, Process, Processes, Run, Session, Source, Spark, Tick, Totals, WrittenSpans
+        Call, Host, Lanes, LostCount, Process, Processes, Run, Session, Source, Spark, Tick, Totals, WrittenSpans,
+        engine.Decisions, engine.Engine, engine.Inference, engine.Kv, engine.LastDecision, engine.LastOutcome,
+        engine.Outcomes, engine.Tool, engine.Transfers, engine.TurnTotals, Turn, Turns, EngineSample, KvCalibration,
     )  # fmt: skip
     form = [[struct.__name__, *struct.__struct_fields__] for struct in structs]
     checksum = hashlib.sha256(json.dumps([made, form], sort_keys=True).encode()).hexdigest()[:16]

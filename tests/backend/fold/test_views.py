@@ -10,7 +10,8 @@ from tidegate_collectors.records import Capability, HostInfo, MemEvent, Note, Ru
 SESSION_KEYS = {
     "id", "title", "agent", "priority", "state", "host", "started_us", "ended_us", "end_reason", "exit_code", "signal",
     "budget_bytes", "runtime_bytes", "calls_bytes", "peak_bytes", "calls_total", "calls_running", "bursts", "ooms",
-    "left_behind", "tool_time_us", "bursts_in_calls", "cpu_us", "wait_us", "stall_us", "current", "last_t_us",
+    "left_behind", "tool_time_us", "bursts_in_calls", "cpu_us", "wait_us", "stall_us", "current", "last_t_us", "planes",
+    "turns", "current_turn", "kv",
 }  # fmt: skip
 CALL_KEYS = {
     "session", "id", "ordinal", "tool", "category", "command", "hint", "hint_bytes", "boundary", "pid", "cgroup_id",
@@ -23,9 +24,9 @@ HOST_KEYS = {
     "host", "kernel", "cpus", "mem_total_bytes", "mem_available_bytes", "swap_used_bytes", "cpu_busy_ratio",
     "last_t_us", "own",
 }  # fmt: skip
-FRAME_KEYS = {"ord", "now_us", "sessions", "calls", "hosts", "spark", "series", "events", "lost", "sources"}
+FRAME_KEYS = {"ord", "now_us", "sessions", "calls", "hosts", "engines", "spark", "series", "events", "lost", "sources"}
 STATE_KEYS = {
-    "run", "ord", "now_us", "sessions", "hosts", "lost", "sources", "events", "spark", "unknown_types",
+    "run", "ord", "now_us", "sessions", "hosts", "engines", "lost", "sources", "events", "spark", "unknown_types",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.folding import Follower, as_json, folded, prefix_at, records_of, state_at
 from tests.support.server import Server, running_server
 from tidegate.fold import EVENT_TYPE_NAMES, views
+from tidegate.fold.neighbours import neighbours
 from tidegate.web.api import SESSION_EVENTS
 from tidegate_collectors.records import CallStart, MemBurst, SessionStart
 
@@ -92,7 +93,7 @@ def test_session_and_calls_are_of_the_instant(client: httpx.Client, run: str, sh
         call = next(iter(now.calls.values()))
         shown = got(client, f"/api/sessions/{session.id}/calls/{call.id}", run=run, at=at_us)
         assert shown["call"] == as_json(views.call_view(call))
-        assert shown["neighbours"] == as_json(views.neighbours(now, call))
+        assert shown["neighbours"] == as_json(neighbours(now, call))
 
 
 def type_of(record: Any) -> str:
