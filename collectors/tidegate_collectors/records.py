@@ -32,7 +32,7 @@ KvAction = Literal["KEEP", "PIN", "OFFLOAD", "DROP"]
 KvState = Literal["device_active", "device_cached", "device_pinned", "host", "device_and_host", "gone"]
 KvMode = Literal["off", "observe", "enforce"]
 TurnWitness = Literal["gateway", "engine", "import"]
-ServedFrom = Literal["device", "host", "recompute", "mixed"]
+ServedFrom = Literal["device", "host", "recompute", "mixed", "none"]
 
 _T = TypeVar("_T")
 
@@ -507,7 +507,11 @@ class KvDecision(Record, kw_only=True, tag="kv.decision"):
     ]
     action: Annotated[KvAction, _doc("what the rule chose, or who overrode it")]
     enforced: Annotated[bool, _doc("false: nothing was done, it would have been")]
-    blocks: Annotated[Count | None, _doc("blocks that it is about")] = None
+    blocks: Annotated[Count | None, _doc("blocks that it is about: those of the session that can be found")] = None
+    done_blocks: Annotated[
+        Count | None,
+        _doc("of them, those really pinned, offloaded or dropped: the cap and other sessions may leave fewer"),
+    ] = None
     tool: Annotated[str | None, _doc("tool that the answer asks for, where it was recognised")] = None
     inputs: Annotated[
         dict[str, Any],
@@ -523,6 +527,7 @@ class KvDecision(Record, kw_only=True, tag="kv.decision"):
         dict[str, Any] | None, _doc("p50_s, p90_s, n, source of the expected time until it comes back")
     ] = None
     rule: Annotated[str, _doc("lru, ttl, ttl-star or four-state")] = ""
+    rule_action: Annotated[KvAction | None, _doc("what the rule chose, where it was overridden")] = None
     policy: str | None = None
     version: int | None = None
     overridden_by: Annotated[
@@ -579,7 +584,10 @@ class KvOutcome(Record, kw_only=True, tag="kv.outcome"):
     returned: Annotated[bool, _doc("false: the session never came back, as far as anybody waited")] = True
     gap_us: Annotated[Micros, _doc("from the end of the turn to the next request")]
     evicted: Annotated[bool, _doc("whether anything that the next turn could have used had left the device")]
-    served_from: Annotated[ServedFrom, _doc("where the reusable beginning of the prompt came from")]
+    served_from: Annotated[
+        ServedFrom,
+        _doc("where the reusable beginning of the prompt came from; none: the prompt had none, or never came"),
+    ]
     cached_device_tokens: Count | None = None
     cached_host_tokens: Count | None = None
     recomputed_tokens: Count | None = None
@@ -599,7 +607,9 @@ class EngineSample(Record, kw_only=True, tag="engine.sample"):
     engine: Annotated[str, _doc("name of the engine")] = ""
     running: Annotated[Count | None, _doc("requests in the running batch")] = None
     waiting: Annotated[Count | None, _doc("requests that wait")] = None
-    waiting_by_reason: Annotated[dict[str, int], _doc("capacity, deferred, grammar, remote_kv, and so on")] = {}
+    waiting_by_reason: Annotated[
+        dict[str, int], _doc("capacity, preempted, deferred, grammar, remote_kv, streaming")
+    ] = {}
     blocks_total: Annotated[Count | None, _doc("blocks of the pool")] = None
     blocks_active: Annotated[Count | None, _doc("referenced by requests that run")] = None
     blocks_cached: Annotated[Count | None, _doc("free to be taken, and holding something that can be used again")] = (

@@ -104,7 +104,7 @@ class Engine:
 
     def sample(self) -> None:
         """Have the pool told at once."""
-        self.plane._sampled_s, self.plane._stepped = 0.0, True
+        self.plane.sampler.soon()
         self.plane.tick()
 
     def pressure(self, blocks: int = BLOCKS) -> None:

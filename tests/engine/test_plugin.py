@@ -265,13 +265,13 @@ def test_a_request_that_never_ran_leaves_the_session_as_it_was(make_engine: Make
     engine = make_engine()
     engine.run("a0", A, "a", kv_action="KEEP")
     engine.pressure()
-    session = engine.plane.table.get("a")
+    session = engine.plane.accounts.table.get("a")
     assert session is not None
-    before = engine.plane.table.counts(session)
+    before = session.residency()
     engine.add("a1", A + [5] * 40, "a")
     engine.scheduler.finish_requests("a1", RequestStatus.FINISHED_ABORTED)
 
-    assert before["gone"] > 0 and engine.plane.table.counts(session) == before
+    assert before["gone"] > 0 and session.residency() == before
     assert len(engine.recorder.of(KvDecision)) == 1 and not engine.recorder.of(KvOutcome)
     engine.run("a2", A + [5] * 40, "a")
     assert [outcome.decision_seq for outcome in engine.recorder.of(KvOutcome)] == [
@@ -313,10 +313,11 @@ def test_many_sessions_are_bounded(make_engine: Make) -> None:
         prompt = [number * 40 + i for i in range(33)]
         engine.run(f"r{number}", prompt, f"s{number}", out=1, kv_action="PIN", kv_ttl_s=600)
 
-    assert len(engine.plane.table) == 50
+    assert len(engine.plane.accounts.table) == 50
     engine.scheduler.reset_prefix_cache()
     assert whole(engine)
-    assert sum(record.cause == "forgotten" for record in engine.recorder.of(KvTransition)) == 250
+    given_up = [outcome for outcome in engine.recorder.of(KvOutcome) if not outcome.returned]
+    assert len(given_up) == 250 and {outcome.served_from for outcome in given_up} == {"none"}
 
 
 def test_a_fault_of_ours_lowers_the_mode_and_the_engine_goes_on(

@@ -171,7 +171,7 @@ def random_struct(cls: type[Any], rng: random.Random) -> Any:
     for field in info.fields:
         if not field.required and field.name not in _ALWAYS and rng.random() < 0.4:
             continue
-        if field.name in _POOLS:
+        if field.name in _POOLS and (cls, field.name) != (records.RunMeta, "engine"):  # an object of another kind
             fields[field.name] = rng.choice(_POOLS[field.name])
         elif field.name in _TIMES:
             fields[field.name] = T0 + rng.randrange(200) * 100_000

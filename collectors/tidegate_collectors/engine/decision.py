@@ -122,6 +122,16 @@ def decide(inputs: Inputs) -> Decision:
     return Decision(action="KEEP", costs=costs)
 
 
+def told_costs(inputs: Inputs, costs: Costs) -> dict[str, float]:
+    """Costs by name as they are recorded: what cannot be done here has none."""
+    found = {"keep_s": costs.keep_s, "drop_s": costs.drop_s}
+    if inputs.can_pin and costs.pin_s is not None:
+        found["pin_s"] = costs.pin_s
+    if inputs.can_offload:
+        found["offload_s"] = costs.offload_s
+    return found
+
+
 def offload_over_keep(inputs: Inputs) -> bool:
     """AgentKV-OS's rule: save < P_evict x P_host x (rebuild - restore), with P_evict that of a session that returns.
 

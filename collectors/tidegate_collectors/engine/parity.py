@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tidegate_collectors.engine.decision import Decision, Inputs, decide
+from tidegate_collectors.engine.decision import Decision, Inputs, decide, told_costs
 from tidegate_collectors.records import KvDecision
 
 
@@ -78,12 +78,15 @@ def compare(record: KvDecision) -> Mismatch | None:
         again = redecide(record)
     except (msgspec.ValidationError, OverflowError) as error:
         return differs("inputs", str(error), "")
-    costs = {name: value for name, value in msgspec.structs.asdict(again.costs).items() if value is not None}
-    for name in sorted(costs.keys() | record.costs.keys()):
-        recorded = record.costs.get(name)
-        if recorded is None or name not in costs or _text(float(recorded)) != _text(float(costs[name])):
-            return differs(name, recorded, costs.get(name))
+    costs = msgspec.structs.asdict(again.costs)
+    told = told_costs(inputs_of(record), again.costs)
+    for name in sorted(told.keys() | record.costs.keys()):
+        recorded, cost = record.costs.get(name), costs.get(name)
+        if recorded is None or cost is None or _text(float(recorded)) != _text(float(cost)):
+            return differs(name, recorded, cost)
     if record.overridden_by is not None:
+        if record.rule_action is not None and record.rule_action != again.action:
+            return differs("rule_action", record.rule_action, again.action)
         return None
     for name in ("action", "margin_s", "ttl_s"):
         if _text(getattr(record, name)) != _text(getattr(again, name)):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from tidegate_collectors.engine import costs
 from tidegate_collectors.engine.costs import PoolView
-from tidegate_collectors.engine.decision import Action, Boundary, Inputs, decide
+from tidegate_collectors.engine.decision import Action, Boundary, Inputs, decide, told_costs
 from tidegate_collectors.engine.durations import Durations, Returns
 from tidegate_collectors.engine.fitting import Calibration
 from tidegate_collectors.engine.plugin.pool import PoolWatch
@@ -24,7 +22,11 @@ _SMOOTHING: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A decision with what it was made of; ``reach_s``: when allocation reaches the blocks, None: never."""
+    """A decision with what it was made of.
+
+    ``reach_s``: when allocation reaches the blocks, None: never. ``rule_action``: what the rule chose, where it was
+    overridden.
+    """
 
     action: Action
     inputs: Inputs
@@ -33,6 +35,7 @@ class Taken:
     ttl_s: float | None
     predicted: dict[str, Any]
     overridden_by: str | None
+    rule_action: Action | None
     reach_s: float | None
 
 
@@ -84,10 +87,12 @@ class Decider:
             action, overridden_by = "KEEP", "no-tier"
         elif action == "PIN" and not room:
             action, overridden_by, ttl_s = "KEEP", "cap", None
-        found = {name: value for name, value in msgspec.structs.asdict(decision.costs).items() if value is not None}
+        elif action == "PIN" and not ttl_s:  # a request that asks for no time at all
+            action, ttl_s = "KEEP", None
         return Taken(
-            action=action, inputs=inputs, costs=found, margin_s=decision.margin_s, ttl_s=ttl_s, predicted=predicted,
-            overridden_by=overridden_by, reach_s=reach_s,
+            action=action, inputs=inputs, costs=told_costs(inputs, decision.costs), margin_s=decision.margin_s,
+            ttl_s=ttl_s, predicted=predicted, overridden_by=overridden_by,
+            rule_action=decision.action if overridden_by is not None else None, reach_s=reach_s,
         )  # fmt: skip
 
     def _inputs(
@@ -105,7 +110,7 @@ class Decider:
         boundary: Boundary = "terminal" if terminal else "call" if tool else "turn_end"
         continuum = settings.rule == "ttl-star"
         prediction = (self.durations.predict_continuum if continuum else self.durations.predict)(tool or "")
-        blocks = len(session.hashes)
+        blocks = len(session.prompt)
         tokens = blocks * block_tokens
         view = PoolView(
             free_tokens=0,

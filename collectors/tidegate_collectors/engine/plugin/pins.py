@@ -34,37 +34,41 @@ class Pins:
         """The session whose pin was made first."""
         return next(iter(self._sessions.values()), None)
 
-    def hold(self, session: Session, blocks: list[Any], deadline_s: float) -> int:
-        """Pin the beginning of these blocks, as much as there is room for; how many that were."""
+    def hold(self, session: Session, blocks: list[Any], deadline_s: float) -> list[Any]:
+        """Pin the beginning of these blocks, as much as there is room for; what is held."""
         blocks = blocks[: self.room()]
         if blocks:
             self._pool.pin(session, blocks)
             session.deadline_s = deadline_s
             self._sessions[session.id] = session
             self.remind(session)
-        return len(blocks)
+        return blocks
 
-    def release(self, session: Session) -> int:
-        """Give a session's blocks back to the LRU order; how many they were."""
+    def release(self, session: Session) -> list[Any]:
+        """Give a session's blocks back to the LRU order; their keys."""
         self._sessions.pop(session.id, None)
         return self._pool.unpin(session)
 
-    def release_all(self) -> list[tuple[Session, int]]:
-        """Give all back."""
-        return [(session, self.release(session)) for session in list(self._sessions.values())]
+    def drop_all(self) -> None:
+        """Give all back, telling nobody: for when telling went wrong."""
+        for session in self.sessions():
+            self.release(session)
+
+    def sessions(self) -> list[Session]:
+        """Sessions with pins, the oldest pin first."""
+        return list(self._sessions.values())
 
     def remind(self, session: Session) -> None:
         """A pin may be due, now that its session does not run."""
         if session.deadline_s is not None:
             self.next_s = min(self.next_s, session.deadline_s)
 
-    def release_due(self, now_s: float) -> list[tuple[Session, int]]:
-        """Give back what has run out. The pin of a session that runs is left: its request may want the blocks."""
+    def due(self, now_s: float) -> list[Session]:
+        """Sessions whose pins have run out. That of one that runs is left: its request may want the blocks."""
         if now_s <= self.next_s:
             return []
         idle = [session for session in self._sessions.values() if not session.running]
         due = [session for session in idle if session.deadline_s is not None and now_s > session.deadline_s]
-        released = [(session, self.release(session)) for session in due]
-        left = (session.deadline_s for session in self._sessions.values() if not session.running)
+        left = (session.deadline_s for session in idle if session not in due)
         self.next_s = min((deadline_s for deadline_s in left if deadline_s is not None), default=math.inf)
-        return released
+        return due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidegate_collectors.engine.plugin.residency import Session
@@ -88,10 +88,14 @@ class PoolWatch:
         """Blocks that we hold."""
         return len(self._pins)
 
-    def resident(self, session: Session) -> list[Any]:
-        """Blocks of the session that can still be found, from the beginning to the first that is not there."""
+    def has(self, key: Any) -> bool:
+        """Whether a block of that key can be found."""
+        return self._pool.cached_block_hash_to_block.get_one_block(key) is not None
+
+    def resident(self, keys: Sequence[Any]) -> list[Any]:
+        """The blocks of these keys, from the beginning to the first that cannot be found."""
         found, get = [], self._pool.cached_block_hash_to_block.get_one_block
-        for key in session.hashes:
+        for key in keys:
             block = get(key)
             if block is None:
                 break
@@ -107,8 +111,8 @@ class PoolWatch:
             self._pins[block.block_id] = self._pins.get(block.block_id, 0) + 1
         session.pinned = blocks
 
-    def unpin(self, session: Session) -> int:
-        """Give the session's pinned blocks back to the LRU order, as the most recently used; how many they were."""
+    def unpin(self, session: Session) -> list[Any]:
+        """Give the session's pinned blocks back to the LRU order, as the most recently used; their keys."""
         blocks, session.pinned, session.deadline_s = session.pinned, [], None
         for block in blocks:
             left = self._pins[block.block_id] - 1
@@ -118,10 +122,10 @@ class PoolWatch:
                 del self._pins[block.block_id]
         if blocks:
             self._pool.free_blocks(list(reversed(blocks)))
-        return len(blocks)
+        return [block.block_hash for block in blocks]
 
     def drop(self, blocks: list[Any]) -> list[Any]:
-        """Evict those that nobody holds, and have them taken next; keys of what was evicted."""
+        """Evict those that nobody holds, and have them taken next; keys that cannot be found any more."""
         victims = [
             block for block in blocks if block.ref_cnt == 0 and not block.is_null and block.block_hash is not None
         ]
@@ -135,4 +139,4 @@ class PoolWatch:
         finally:
             self._dropping = False
         queue.prepend_n(list(reversed(victims)))
-        return keys
+        return [key for key in keys if not self.has(key)]  # another block may hold the same

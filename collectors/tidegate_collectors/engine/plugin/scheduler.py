@@ -44,6 +44,21 @@ class _Mixin:
             self.tidegate.guarded(self.tidegate.after_output)
         return result
 
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
+        if self.tidegate is not None:
+            self.tidegate.guarded(self.tidegate.looked_up, stats)
+        return stats
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        plane = self.tidegate
+        if plane is not None:
+            plane.guarded(plane.before_free, request)
+        result = super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
+        if plane is not None:
+            plane.guarded(plane.preempted, request)
+        return result
+
     def _free_blocks(self, request: Any) -> Any:
         plane = self.tidegate
         if plane is not None:

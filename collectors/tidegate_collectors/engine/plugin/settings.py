@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from tidegate_collectors.engine.decision import RULES, Rule
 from tidegate_collectors.records import KvMode
@@ -21,7 +21,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``pin_cap`` is a share of the pool, ``sessions`` the most that the table remembers."""
+    """``pin_cap`` is a share of the pool, ``sessions`` the most that the table remembers; an empty name is made up."""
 
     mode: KvMode = "observe"
     rule: Rule = "four-state"
@@ -34,7 +34,7 @@ class Settings:
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     """Read ``TIDEGATE_ENGINE_*``. Raises SettingError."""
-    name = environment.get("TIDEGATE_ENGINE_NAME", "").strip()[:128] or f"vllm-{socket.gethostname()}"
+    name = environment.get("TIDEGATE_ENGINE_NAME", "").strip()[:128]
     return Settings(
         mode=cast("KvMode", _choice(environment, "MODE", MODES, "observe")),
         rule=cast("Rule", _choice(environment, "RULE", RULES, "four-state")),
@@ -44,6 +44,20 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         sessions=int(_number(environment, "SESSIONS", 4096, 1, 1_000_000)),
         name=name,
     )
+
+
+def engine_name(settings: Settings, scheduler: Any) -> str:
+    """The engine's name, the same after a restart: host and model unless one is set; a data-parallel rank's behind it.
+
+    Two engines of one host that serve the same model need names of their own.
+    """
+    config = scheduler.vllm_config
+    served = getattr(config.model_config, "served_model_name", None) or config.model_config.model
+    model = str(served[0] if isinstance(served, list | tuple) and served else served).rstrip("/").rpartition("/")[2]
+    name = settings.name or f"{socket.gethostname()}-{model[:64]}"
+    parallel = getattr(config, "parallel_config", None)
+    rank = int(getattr(parallel, "data_parallel_rank", 0) or 0)
+    return f"{name}-dp{rank}" if int(getattr(parallel, "data_parallel_size", 1) or 1) > 1 else name
 
 
 def _choice(environment: Mapping[str, str], key: str, known: tuple[str, ...], default: str) -> str:

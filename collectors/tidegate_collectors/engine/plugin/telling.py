@@ -8,56 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate_collectors.engine.hindsight import hindsight
+from tidegate_collectors.engine.plugin.counters import Counters
 from tidegate_collectors.engine.plugin.pool import PoolWatch
 from tidegate_collectors.engine.plugin.residency import Session, Waiting
 from tidegate_collectors.engine.plugin.settings import Settings
 from tidegate_collectors.engine.plugin.turns import Turn
 from tidegate_collectors.records import (
+    Capability,
     EngineEnd,
     EngineSample,
     EngineStart,
     KvMode,
     KvOutcome,
+    KvState,
     KvTransition,
+    Note,
     Record,
     TurnEnd,
     TurnFirstToken,
     TurnStart,
 )
 
+_REASONS = {
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "grammar", "WAITING_FOR_REMOTE_KVS": "remote_kv",
+    "WAITING_FOR_STREAMING_REQ": "streaming", "PREEMPTED": "preempted",
+}  # fmt: skip
 _FINISHES = {
     "FINISHED_STOPPED": "stop", "FINISHED_LENGTH_CAPPED": "length", "FINISHED_ABORTED": "abort",
-    "FINISHED_ERROR": "error", "FINISHED_IGNORED": "overflow_400",
+    "FINISHED_ERROR": "error", "FINISHED_IGNORED": "overflow_400", "FINISHED_REPETITION": "stop",
 }  # fmt: skip
 
 
 def now_us() -> int:
     """Microseconds UTC."""
     return time.time_ns() // 1000
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counters since the plugin began; ``own_us`` is the time that it took inside the engine."""
-
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    device_tokens: int = 0
-    host_tokens: int = 0
-    recomputed_tokens: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    own_us: float = 0.0
-
-    def finished(self, turn: Turn) -> None:
-        """A turn of a session has ended."""
-        self.output_tokens += turn.request.num_output_tokens
-        self.preemptions += int(getattr(turn.request, "num_preemptions", 0) or 0)
-        if turn.began_s is not None:
-            self.prompt_tokens += turn.request.num_prompt_tokens
-            self.device_tokens += turn.cached_device_tokens
-            self.host_tokens += turn.cached_host_tokens
-            self.recomputed_tokens += turn.recomputed_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +88,44 @@ def kv_bytes_per_token(scheduler: Any) -> int:
     return total
 
 
-def engine_start(
-    scheduler: Any, settings: Settings, mode: KvMode, pool_blocks: int, block_tokens: int
-) -> EngineStart:  # fmt: skip
-    """The engine introduces itself."""
+def introduction(
+    scheduler: Any, settings: Settings, name: str, mode: KvMode, reason: str, pool_blocks: int
+) -> list[Record]:  # fmt: skip
+    """The engine introduces itself, and says what can be done in it. ``reason``: why sessions cannot be followed."""
     import os
 
     from vllm import __version__ as vllm_version
 
     model = scheduler.vllm_config.model_config
-    return EngineStart(
-        t=now_us(), engine=settings.name, name="vllm", version=vllm_version, plugin=True, pid=os.getpid(),
-        model=str(getattr(model, "served_model_name", None) or model.model)[:128], max_tokens=model.max_model_len,
-        block_tokens=block_tokens, pool_blocks=pool_blocks, kv_bytes_per_token=kv_bytes_per_token(scheduler),
-        host_tier_bytes=0, mode=mode, rule=settings.rule,
+    served = getattr(model, "served_model_name", None) or model.model
+    start = EngineStart(
+        t=now_us(), engine=name, name="vllm", version=vllm_version, plugin=True, pid=os.getpid(),
+        model=str(served)[:128], max_tokens=model.max_model_len, block_tokens=int(scheduler.block_size),
+        pool_blocks=pool_blocks, kv_bytes_per_token=kv_bytes_per_token(scheduler), host_tier_bytes=0, mode=mode,
+        rule=settings.rule,
         params={"ttl_s": settings.ttl_s, "max_ttl_s": settings.max_ttl_s, "pin_cap": settings.pin_cap},
     )  # fmt: skip
+    found: list[Record] = [start]
+    for ability, available, why in (
+        ("engine.residency", not reason, reason),
+        ("engine.pin", not reason, reason),
+        ("engine.drop", not reason, reason),
+        ("engine.offload", False, "no host tier: this version of the plugin does not move blocks yet"),
+    ):
+        found.append(Capability(t=now_us(), plane="engine", name=ability, available=available, reason=why))
+    if reason:
+        found.append(Note(t=now_us(), text=f"engine {name}: {reason}", by="engine"))
+    return found
+
+
+def unable(scheduler: Any) -> str:
+    """Why sessions cannot be followed in this engine; empty when they can."""
+    groups = len(scheduler.kv_cache_config.kv_cache_groups)
+    if groups != 1:
+        return f"the model has {groups} groups of KV blocks; only models with one are followed"
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "prefix caching is off, so no block can be used again; start vLLM with --enable-prefix-caching"
+    return ""
 
 
 def engine_end(name: str) -> Record:
@@ -158,7 +164,7 @@ def turn_end(turn: Turn, now_s: float, tool: str | None) -> Record:
 
 
 def transition(
-    engine: str, session: Session, from_: str, to: str, blocks: int, cause: str, block_tokens: int, **more: Any
+    engine: str, session: Session, from_: KvState, to: KvState, blocks: int, cause: str, block_tokens: int, **more: Any
 ) -> Record:  # fmt: skip
     """Blocks of a session changed their state."""
     return KvTransition(
@@ -171,9 +177,9 @@ def outcome(engine: str, turn: Turn, waiting: Waiting, evicted_s: float | None) 
     """What came of a decision, when the session is answered again."""
     gap_s = turn.arrived_s - waiting.ended_s
     device, host, again = turn.cached_device_tokens, turn.cached_host_tokens, turn.recomputed_tokens
-    served = (
-        "mixed" if sum(map(bool, (device, host, again))) > 1 else "host" if host else "recompute" if again else "device"
-    )
+    places = [name for name, tokens in (("device", device), ("host", host), ("recompute", again)) if tokens]
+    # What the session had left may be of no use to it any more: then nothing was served, and nothing missed.
+    served = "none" if not places else places[0] if len(places) == 1 else "mixed"
     reach_s = (
         waiting.reach_s if waiting.action != "KEEP" else None if evicted_s is None else evicted_s - waiting.ended_s
     )
@@ -185,23 +191,50 @@ def outcome(engine: str, turn: Turn, waiting: Waiting, evicted_s: float | None) 
         gap_us=round(gap_s * 1e6), evicted=evicted_s is not None, served_from=served,  # type: ignore[arg-type]
         cached_device_tokens=device, cached_host_tokens=host, recomputed_tokens=again,
         retrieval_us=round(prefill_us * again / computed) if prefill_us is not None and computed > 0 else None,
-        hindsight_best=best, regret_s=regret_s,
+        hindsight_best=best if turn.known_tokens else None, regret_s=regret_s if turn.known_tokens else None,
     )  # fmt: skip
 
 
-def sample(name: str, scheduler: Any, pool: PoolWatch, totals: Totals, sessions: int) -> Record:
-    """The engine now."""
+def gave_up(engine: str, session: Session, waiting: Waiting, now_s: float) -> Record:
+    """A session is not waited for any more."""
+    return KvOutcome(
+        t=now_us(), session=session.id, engine=engine, decision_seq=waiting.seq, action=waiting.action, returned=False,
+        gap_us=max(0, round((now_s - waiting.ended_s) * 1e6)), evicted=session.evicted_s is not None,
+        served_from="none",
+    )  # fmt: skip
+
+
+def sample(name: str, scheduler: Any, pool: PoolWatch, counters: Counters, sessions: int | None) -> EngineSample:
+    """The engine now. ``sessions``: in the residency table, None while none is followed."""
     free, cached, pinned = pool.free_blocks(), pool.cached_free(), pool.pinned()
-    reasons: dict[str, int] = {}
-    for request in scheduler.waiting:
-        name_of = request.status.name.lower().removeprefix("waiting_for_")
-        reasons[name_of] = reasons.get(name_of, 0) + 1
+    reasons = waiting_by_reason(scheduler)
     return EngineSample(
         t=now_us(), engine=name, running=len(scheduler.running), waiting=sum(reasons.values()),
         waiting_by_reason=reasons, blocks_total=pool.blocks, blocks_active=pool.blocks - free - pinned,
         blocks_cached=cached, blocks_pinned=pinned, blocks_free=free - cached, sessions=sessions,
-        prefix_queries_tokens=totals.prompt_tokens, prefix_hits_tokens=totals.device_tokens,
-        external_hits_tokens=totals.host_tokens, recomputed_tokens=totals.recomputed_tokens,
-        preemptions=totals.preemptions, prompt_tokens=totals.prompt_tokens, output_tokens=totals.output_tokens,
-        steps=totals.steps, own_us=round(totals.own_us),
+        prefix_queries_tokens=counters.prefix_queries_tokens, prefix_hits_tokens=counters.prefix_hits_tokens,
+        external_queries_tokens=counters.external_queries_tokens, external_hits_tokens=counters.external_hits_tokens,
+        recomputed_tokens=counters.recomputed_tokens, preemptions=counters.preemptions,
+        prompt_tokens=counters.prompt_tokens, output_tokens=counters.output_tokens(), steps=counters.steps,
+        step_us=counters.longest_step_us(), own_us=round(counters.own_us),
     )  # fmt: skip
+
+
+def waiting_by_reason(scheduler: Any) -> dict[str, int]:
+    """Requests that wait, by why: for room, for their KV from elsewhere, for a grammar, for more of their prompt."""
+    deferred = _ids(getattr(scheduler, "deferred_waiting", None) or getattr(scheduler, "skipped_waiting", None))
+    reasons: dict[str, int] = {}
+    seen: set[str] = set()
+    for queue in ("waiting", "skipped_waiting", "kv_holding_waiting"):
+        for request in getattr(scheduler, queue, None) or ():
+            if request.request_id in seen:
+                continue
+            seen.add(request.request_id)
+            status = request.status.name
+            reason = _REASONS.get(status) or ("deferred" if request.request_id in deferred else "capacity")
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return reasons
+
+
+def _ids(requests: Any) -> set[str]:
+    return {request.request_id for request in requests or ()}
