@@ -74,8 +74,13 @@ class Kv(Struct, array_like=True):
     outcome: LastOutcome | None = None
 
     def main_state(self) -> str | None:
-        """The state of most blocks; None when there are none."""
-        return max(self.blocks, key=lambda state: (self.blocks[state], state), default=None) if self.blocks else None
+        """The state of most blocks; gone where the session has none any more, None where it never had."""
+        held = {state: blocks for state, blocks in self.blocks.items() if state != "gone"} or self.blocks
+        return max(held, key=lambda state: (held[state], state), default=None)
+
+    def held(self) -> int:
+        """Blocks that it has, on the device or the host."""
+        return sum(blocks for state, blocks in self.blocks.items() if state != "gone")
 
 
 class Inference(Struct, array_like=True):

@@ -63,7 +63,7 @@ def kv_view(kv: Kv | None) -> dict[str, Any] | None:
         "state": kv.main_state(),
         "since_us": kv.since_us,
         "blocks": {state: kv.blocks.get(state, 0) for state in KV_STATES},
-        "total_blocks": sum(kv.blocks.values()),
+        "total_blocks": kv.held(),
         "shared_blocks": kv.shared_blocks,
         "pinned_until_us": kv.pinned_until_us,
         "last": None if last is None else msgspec.structs.asdict(last),

@@ -20,6 +20,9 @@ from tidegate.store.engines import SQLITE_ERRORS, explain
 from tidegate.store.inputs import InputReads
 from tidegate.store.marks import MarkReads
 from tidegate.store.model import EventRow, Run, SessionRow, Sizes, SourceRow
+from tidegate.store.reads_engine import EngineSampleReads
+from tidegate.store.reads_kv import DecisionReads
+from tidegate.store.reads_session_kv import SessionKvReads
 from tidegate.store.rows import AnyLine, decode_stored
 
 ENVELOPE: Final = frozenset({"v", "seq", "src", "t", "type", "host", "session", "turn", "call", "req"})
@@ -31,7 +34,7 @@ _EVENT: Final[dict[str, sa.ColumnClause[Any]]] = {
 }
 
 
-class Reads(MarkReads, InputReads):
+class Reads(DecisionReads, SessionKvReads, EngineSampleReads, MarkReads, InputReads):
     """Queries on a read-only connection. All raise StoreError when the database cannot be read."""
 
     def __init__(self, path: Path, engine: AsyncEngine) -> None:

@@ -76,7 +76,10 @@ class Building:
             told_late = {name: min(late.get(name, begin), touched.get(name, begin)) for name in states}
             again = {name: since for name, since in told_late.items() if since < begin}
             for name, since in again.items():
-                await self._session(name, states[name], minute_of(max(since, 0)) - GRAIN_US)
+                # What came in time may have a window that reaches further back than all that came late.
+                data = (await reads.session_inputs(run, [name], begin, self._until))[name]
+                earlier = min(since, reach_us(data, begin))
+                await self._session(name, states[name], minute_of(max(earlier, 0)) - GRAIN_US)
             changed = dict.fromkeys([*await self._changed(known, states), *touched])
             rest = [name for name in changed if name in states and name not in again]
             for name in rest:

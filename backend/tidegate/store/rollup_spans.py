@@ -11,6 +11,7 @@ import msgspec
 from tidegate.errors import StoreError
 from tidegate.store.chunks import unpack
 from tidegate.store.model import Run
+from tidegate.store.rollup_pieces import GRAIN_US
 from tidegate.store.store import Store
 
 _KEEP_ALIVE_US: Final = 600_000_000
@@ -25,6 +26,7 @@ class _Told(msgspec.Struct):
     t: int = 0
     type: str = ""
     session: str | None = None
+    window_us: int | None = None
 
 
 _told: Final = msgspec.json.Decoder(_Told)
@@ -32,7 +34,7 @@ _told: Final = msgspec.json.Decoder(_Told)
 
 async def earliest(store: Store, run: Run, *, after_ord: int, before_us: int) -> dict[str | None, int]:
     """When the earliest is, by session, of what came late: samples and ends told after a record, of times before an
-    instant. None is the host. Raises StoreError."""
+    instant; of a sample with a long window, where that begins. None is the host. Raises StoreError."""
     reads = store.reads
     numbers = await reads.driver_all(_CHUNKS, (run.no, await reads.chunk_of(run.no, after_ord + 1), before_us))
     found: dict[str | None, int] = {}
@@ -43,8 +45,11 @@ async def earliest(store: Store, run: Run, *, after_ord: int, before_us: int) ->
             except ValueError as error:
                 raise StoreError(f"{store.path}: run {run.id}, chunk {number}: {error}") from None
             for told in await asyncio.to_thread(_all_told, lines[max(0, after_ord + 1 - first_ord) :]):
-                if told.t < before_us and (told.type.endswith(".sample") or told.type == "session.end"):
-                    found[told.session] = min(told.t, found.get(told.session, told.t))
+                window_us = told.window_us or 0
+                # What shorter windows reach back is allowed for in where the building begins.
+                since_us = told.t if window_us <= GRAIN_US else min(told.t, max(0, told.t - window_us))
+                if since_us < before_us and (told.type.endswith(".sample") or told.type == "session.end"):
+                    found[told.session] = min(since_us, found.get(told.session, since_us))
     return found
 
 

@@ -13,11 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from tidegate.store import schema
+from tidegate.store.rows_kv import ROWS_OF_EVENTS, engine_row
 from tidegate_collectors import records
 from tidegate_collectors.records import (
     AnyRecord,
     CallEnd,
     CallStart,
+    EngineSample,
     HostSample,
     MemSample,
     PsiSample,
@@ -63,8 +65,11 @@ def decode_stored(line: bytes) -> AnyLine:
         return Unknown(v=records.VERSION, type="(unreadable)")
 
 
-TABLES: Final = ("subjects", "mem", "sched", "psi", "host_samples", "events", "sessions", "calls", "sources")
-"""Tables that rows are of, in the order in which they are written."""
+TABLES: Final = (
+    "subjects", "mem", "sched", "psi", "host_samples", "engine_samples", "events", "engine_events",
+    "kv_decisions", "kv_outcomes", "sessions", "calls", "sources",
+)  # fmt: skip
+"""Tables that rows are of, in the order in which they are written: outcomes find their decisions."""
 
 _SESSION_COLUMNS: Final = tuple(column.name for column in schema.sessions.columns)
 _CALL_COLUMNS: Final = tuple(column.name for column in schema.calls.columns)
@@ -163,9 +168,16 @@ class RowBuilder:
                     run, no, t, ordinal, record.mem_available_bytes, record.mem_total_bytes,  # type: ignore[union-attr]
                     record.swap_used_bytes, record.cpu_busy_us, record.window_us,  # type: ignore[union-attr]
                 ))  # fmt: skip
+            elif cls is EngineSample:
+                table["engine_samples"].append(engine_row(run, ordinal, record))  # type: ignore[arg-type]
+                if record.session is not None:  # type: ignore[union-attr]
+                    self._see(record.session, ordinal, t, session_rows)  # type: ignore[union-attr]
             else:
                 line = lines[ordinal - first_ord]
                 session, call = _ids(record, line)
+                if (of_engine := ROWS_OF_EVENTS.get(cls)) is not None:
+                    name, row_of = of_engine
+                    table[name].append(row_of(run, ordinal, record))
                 events.append((run, ordinal, t, type_of(record), session, call, line))
                 if session is not None:
                     self._see(session, ordinal, t, session_rows)

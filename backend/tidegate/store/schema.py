@@ -10,38 +10,15 @@ the key unique when a clock stands still.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, Table, Text
+from sqlalchemy import Column, Table, Text
 
-metadata: Final = MetaData()
+from tidegate.store import schema_engine, schema_parts
+from tidegate.store.schema_parts import CLUSTERED, Blob, Int, index, int_, key, samples
 
-# STRICT wants INTEGER by that name; BIGINT elsewhere, because times and sizes do not fit into 32 bits.
-Int: Final = BigInteger().with_variant(sa.Integer(), "sqlite")
-Blob: Final = LargeBinary()
-
-_CLUSTERED: Final[dict[str, Any]] = {"sqlite_with_rowid": False, "sqlite_strict": True}
-
-
-def _int(name: str, **options: Any) -> Column[int]:
-    return Column(name, Int, **options)
-
-
-def _key(name: str, kind: Any = Int) -> Column[Any]:
-    return Column(name, kind, primary_key=True, autoincrement=False, nullable=False)
-
-
-def _samples(name: str, *columns: Column[Any]) -> Table:
-    return Table(
-        name, metadata, _key("run"), _key("subject"), _key("t"), _key("ord"), *columns, **_CLUSTERED
-    )  # fmt: skip
-
-
-def _index(name: str, *columns: str, where: str) -> sa.Index:
-    condition = sa.text(where)
-    return sa.Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
-
+metadata: Final = schema_parts.metadata
 
 MARKED: Final = "type IN ('action', 'call.start', 'kv.decision', 'mem.burst')"
 """Events that are a mark by their type alone."""
@@ -64,24 +41,24 @@ runs = Table(
     Column("source", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("boot_id", Text, nullable=False),
-    _int("started_us", nullable=False),
-    _int("ended_us"),
-    _int("clean", nullable=False),
-    _int("last_ord", nullable=False),
-    _int("last_t"),
+    int_("started_us", nullable=False),
+    int_("ended_us"),
+    int_("clean", nullable=False),
+    int_("last_ord", nullable=False),
+    int_("last_t"),
     sqlite_strict=True,
 )
 
 chunks = Table(
     "chunks",
     metadata,
-    _key("run"),
-    _key("no"),
-    _int("first_ord", nullable=False),
-    _int("n", nullable=False),
-    _int("first_t", nullable=False),
-    _int("last_t", nullable=False),
-    _int("raw_bytes", nullable=False),
+    key("run"),
+    key("no"),
+    int_("first_ord", nullable=False),
+    int_("n", nullable=False),
+    int_("first_t", nullable=False),
+    int_("last_t", nullable=False),
+    int_("raw_bytes", nullable=False),
     Column("codec", Text, nullable=False),
     Column("data", Blob, nullable=False),
     sqlite_strict=True,
@@ -90,127 +67,127 @@ chunks = Table(
 sources = Table(
     "sources",
     metadata,
-    _key("run"),
-    _key("src", Text),
-    _int("last_seq", nullable=False),
-    _int("last_t", nullable=False),
-    _int("records", nullable=False),
-    **_CLUSTERED,
+    key("run"),
+    key("src", Text),
+    int_("last_seq", nullable=False),
+    int_("last_t", nullable=False),
+    int_("records", nullable=False),
+    **CLUSTERED,
 )
 
 subjects = Table(
     "subjects",
     metadata,
-    _key("run"),
-    _key("no"),
+    key("run"),
+    key("no"),
     Column("kind", Text, nullable=False),
     Column("session", Text),
     Column("call", Text),
     Column("host", Text, nullable=False),
-    _index("subjects_session", "run", "session", where="session IS NOT NULL"),
-    **_CLUSTERED,
+    index("subjects_session", "run", "session", where="session IS NOT NULL"),
+    **CLUSTERED,
 )
 
 sessions = Table(
     "sessions",
     metadata,
-    _key("run"),
-    _key("id", Text),
-    _int("first_ord", nullable=False),
-    _int("first_us", nullable=False),
-    _int("start_ord"),
-    _int("started_us"),
+    key("run"),
+    key("id", Text),
+    int_("first_ord", nullable=False),
+    int_("first_us", nullable=False),
+    int_("start_ord"),
+    int_("started_us"),
     Column("host", Text),
     Column("agent", Text),
     Column("title", Text),
     Column("priority", Text),
-    _int("budget_bytes"),
-    _int("end_ord"),
-    _int("ended_us"),
+    int_("budget_bytes"),
+    int_("end_ord"),
+    int_("ended_us"),
     Column("end_reason", Text),
-    _int("exit_code"),
-    _int("signal"),
-    **_CLUSTERED,
+    int_("exit_code"),
+    int_("signal"),
+    **CLUSTERED,
 )
 
 calls = Table(
     "calls",
     metadata,
-    _key("run"),
-    _key("session", Text),
-    _key("id", Text),
-    _int("start_ord"),
-    _int("started_us"),
+    key("run"),
+    key("session", Text),
+    key("id", Text),
+    int_("start_ord"),
+    int_("started_us"),
     Column("tool", Text),
     Column("category", Text),
     Column("command", Text),
-    _int("end_ord"),
-    _int("ended_us"),
-    _int("exit_code"),
-    _int("signal"),
-    _int("oom"),
-    _int("lost"),
-    _int("duration_us"),
-    _int("peak_bytes"),
-    _int("spike_bytes"),
-    _int("kept_bytes"),
-    _int("cpu_us"),
-    _int("wait_us"),
+    int_("end_ord"),
+    int_("ended_us"),
+    int_("exit_code"),
+    int_("signal"),
+    int_("oom"),
+    int_("lost"),
+    int_("duration_us"),
+    int_("peak_bytes"),
+    int_("spike_bytes"),
+    int_("kept_bytes"),
+    int_("cpu_us"),
+    int_("wait_us"),
     sa.Index("calls_ended", "run", "session", "ended_us"),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
 
-mem = _samples(
+mem = samples(
     "mem",
-    _int("anon_bytes", nullable=False),
-    _int("shmem_bytes"),
-    _int("file_bytes"),
-    _int("swap_bytes"),
-    _int("peak_bytes"),
-    _int("charged_bytes"),
+    int_("anon_bytes", nullable=False),
+    int_("shmem_bytes"),
+    int_("file_bytes"),
+    int_("swap_bytes"),
+    int_("peak_bytes"),
+    int_("charged_bytes"),
 )
 
-sched = _samples(
+sched = samples(
     "sched",
-    _int("oncpu_us", nullable=False),
-    _int("wait_us"),
-    _int("wait_max_us"),
-    _int("window_us"),
+    int_("oncpu_us", nullable=False),
+    int_("wait_us"),
+    int_("wait_max_us"),
+    int_("window_us"),
 )
 
-psi = _samples(
+psi = samples(
     "psi",
-    _int("memory_some_us"),
-    _int("memory_full_us"),
-    _int("cpu_some_us"),
-    _int("io_some_us"),
-    _int("io_full_us"),
-    _int("window_us"),
+    int_("memory_some_us"),
+    int_("memory_full_us"),
+    int_("cpu_some_us"),
+    int_("io_some_us"),
+    int_("io_full_us"),
+    int_("window_us"),
 )
 
-host_samples = _samples(
+host_samples = samples(
     "host_samples",
-    _int("mem_available_bytes", nullable=False),
-    _int("mem_total_bytes", nullable=False),
-    _int("swap_used_bytes", nullable=False),
-    _int("cpu_busy_us", nullable=False),
-    _int("window_us"),
+    int_("mem_available_bytes", nullable=False),
+    int_("mem_total_bytes", nullable=False),
+    int_("swap_used_bytes", nullable=False),
+    int_("cpu_busy_us", nullable=False),
+    int_("window_us"),
 )
 
 events = Table(
     "events",
     metadata,
-    _key("run"),
-    _key("ord"),
-    _int("t", nullable=False),
+    key("run"),
+    key("ord"),
+    int_("t", nullable=False),
     Column("type", Text, nullable=False),
     Column("session", Text),
     Column("call", Text),
     Column("line", Blob, nullable=False),
-    _index("events_session", "run", "session", "ord", where="session IS NOT NULL"),
-    _index("events_loss", "run", "ord", where="type = 'loss'"),
+    index("events_session", "run", "session", "ord", where="session IS NOT NULL"),
+    index("events_loss", "run", "ord", where="type = 'loss'"),
     # For the playhead's marks and steps (tidegate.store.marks), which must not go through all events of a long run.
-    _index("events_marks", "run", "type", "ord", "t", where=MARKED),
+    index("events_marks", "run", "type", "ord", "t", where=MARKED),
     sa.Index(
         "events_oom",
         "run",
@@ -219,50 +196,55 @@ events = Table(
         sqlite_where=sa.text(MAYBE_OOM),
         postgresql_where=sa.text("type = 'mem.event' AND position('\\x226f6f6d'::bytea in line) > 0"),
     ),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
+
+engine_samples: Final = schema_engine.engine_samples
+engine_events: Final = schema_engine.engine_events
+kv_decisions: Final = schema_engine.kv_decisions
+kv_outcomes: Final = schema_engine.kv_outcomes
 
 snapshots = Table(
     "snapshots",
     metadata,
-    _key("run"),
-    _key("ord"),
-    _int("t", nullable=False),
+    key("run"),
+    key("ord"),
+    int_("t", nullable=False),
     Column("data", Blob, nullable=False),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
 """The folded state after record ``ord``: ``t`` is the greatest time by then, ``data`` names the parts."""
 
 parts = Table(
     "parts",
     metadata,
-    _key("run"),
-    _key("ord"),
-    _key("name", Text),
+    key("run"),
+    key("ord"),
+    key("name", Text),
     Column("data", Blob, nullable=False),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
 """Pieces of snapshots; one that did not change since the snapshot before is not written again."""
 
 imports = Table(
     "imports",
     metadata,
-    _key("run"),
+    key("run"),
     Column("format", Text, nullable=False),
     Column("file", Text, nullable=False),
     Column("report", Text, nullable=False),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
 """Where an imported run came from: name of the format, name of the file, and as JSON what was found wrong in it."""
 
 rollups = Table(
     "rollups",
     metadata,
-    _key("run"),
-    _key("kind", Text),
-    _key("name", Text),
-    _key("bucket_us"),
-    _key("block"),
+    key("run"),
+    key("kind", Text),
+    key("name", Text),
+    key("bucket_us"),
+    key("block"),
     Column("stats", Blob, nullable=False),
     Column("total", Blob, nullable=False),
     Column("layers", Blob, nullable=False),
@@ -274,14 +256,17 @@ rollups = Table(
 rollup_states = Table(
     "rollup_states",
     metadata,
-    _key("run"),
-    _key("kind", Text),
-    _key("name", Text),
-    _int("until_us", nullable=False),
+    key("run"),
+    key("kind", Text),
+    key("name", Text),
+    int_("until_us", nullable=False),
     Column("data", Blob, nullable=False),
-    **_CLUSTERED,
+    **CLUSTERED,
 )
 """How far the rollups of a run, session or host go, and what is needed to go on."""
 
-DERIVED: Final = (subjects, sessions, calls, mem, sched, psi, host_samples, events)
+DERIVED: Final = (
+    subjects, sessions, calls, mem, sched, psi, host_samples, engine_samples, events,
+    engine_events, kv_decisions, kv_outcomes,
+)  # fmt: skip
 """Tables that ``tidegate reindex`` empties and fills again from the chunks."""

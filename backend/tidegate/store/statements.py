@@ -38,13 +38,30 @@ CALL_END: Final = (
     "kept_bytes", "cpu_us", "wait_us",
 )  # fmt: skip
 
+
+def _insert_outcome() -> str:
+    """An insert that finds the decision by its sender and seq, whatever batch it came in."""
+    names = [column.name for column in schema.kv_outcomes.columns if column.name != "decision_ord"]
+    marks = ", ".join(f"?{n}" for n in range(1, len(names) + 1))
+    at = {name: f"?{n}" for n, name in enumerate(names, 1)}
+    found = (
+        f"COALESCE((SELECT MAX(d.ord) FROM kv_decisions d WHERE d.run = {at['run']} AND d.src = {at['src']} "  # noqa: S608
+        f"AND d.seq = {at['decision_seq']} AND d.ord < {at['ord']}), 0)"
+    )
+    return f"INSERT INTO kv_outcomes ({', '.join(names)}, decision_ord) VALUES ({marks}, {found})"  # noqa: S608
+
+
 SQL: Final = {
     "subjects": _insert(schema.subjects),
     "mem": _insert(schema.mem),
     "sched": _insert(schema.sched),
     "psi": _insert(schema.psi),
     "host_samples": _insert(schema.host_samples),
+    "engine_samples": _insert(schema.engine_samples),
     "events": _insert(schema.events),
+    "engine_events": _insert(schema.engine_events),
+    "kv_decisions": _insert(schema.kv_decisions),
+    "kv_outcomes": _insert_outcome(),
     "sessions": _upsert(schema.sessions, {"start_ord": SESSION_START, "end_ord": SESSION_END}, ("started_us",)),
     "calls": _upsert(schema.calls, {"start_ord": CALL_START, "end_ord": CALL_END}, ("started_us",)),
     "sources": (
@@ -61,17 +78,26 @@ on a busy one it takes milliseconds to come back."""
 
 _MANY: Final = {
     table.name: {rows: _insert(table, rows) for rows in ROWS_A_STATEMENT}
-    for table in (schema.subjects, schema.mem, schema.sched, schema.psi, schema.host_samples, schema.events)
+    for table in (
+        schema.subjects,
+        schema.mem,
+        schema.sched,
+        schema.psi,
+        schema.host_samples,
+        schema.engine_samples,
+        schema.events,
+        schema.kv_decisions,
+    )
 }
 
-_SAMPLES: Final = frozenset({"mem", "sched", "psi", "host_samples"})
+_SORTED: Final = frozenset({"mem", "sched", "psi", "host_samples", "engine_samples", "engine_events"})
 
 
 def insert_rows(database: sqlite3.Connection, rows: Rows) -> None:
     """Insert derived rows; the transaction is the caller's."""
     for name, values in rows.by_table.items():
         # In the order of the key: neighbours go into the same page.
-        ordered = sorted(values) if name in _SAMPLES else values
+        ordered = sorted(values) if name in _SORTED else values
         at = 0
         for step, sql in _MANY.get(name, {}).items():
             end = at + (len(ordered) - at) // step * step

@@ -34,7 +34,8 @@ router: Final = APIRouter(prefix="/api")
 MAX_EVENTS: Final = 1000
 """Events of one session in one answer, the newest."""
 
-SESSION_EVENTS: Final = EVENT_TYPE_NAMES - {"call.start", "call.end", "loss", "run.meta", "run.end"}
+SESSION_EVENTS: Final = EVENT_TYPE_NAMES - {"call.start", "call.end", "kv.decision", "loss", "run.meta", "run.end"}
+"""Decisions have an answer of their own, and would push older bursts out of this one."""
 
 
 @router.get("/state")

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidegate.web import api, errors, pages, playhead_api, retention_api, runs_api, series, stream
+from tidegate.web import api, errors, kv_api, pages, playhead_api, retention_api, runs_api, series, stream
 from tidegate.web.appstate import AppState
 from tidegate.web.player_stream import Players
 from tidegate.web.security import CrossOriginCheck, HostCheck, LoginRequired, SecurityHeaders
@@ -64,6 +64,6 @@ def create_app(state: AppState, lifespan: Lifespan | None = None) -> FastAPI:
     app.state.marks = playhead_api.MarksCache()
     errors.install(app)
     # The last one answers whatever else there is below /api/.
-    for module in (pages, stream, series, playhead_api, runs_api, retention_api, api):
+    for module in (pages, stream, series, kv_api, playhead_api, runs_api, retention_api, api):
         app.include_router(module.router)
     return app

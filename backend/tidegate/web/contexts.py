@@ -26,7 +26,7 @@ def _help(text: str) -> dict[str, str]:
 class NavItem:
     """One entry of the main navigation."""
 
-    key: str = field(metadata=_help("the page's key: live, sessions, runs, definitions, status"))
+    key: str = field(metadata=_help("the page's key: live, sessions, kv, runs, definitions, status"))
     label: str = field(metadata=_help("what people read"))
     href: str = field(metadata=_help("absolute path, with the run and the instant where they are not the usual ones"))
     current: bool = field(metadata=_help("whether this page, or a page below it, is shown"))
@@ -37,7 +37,7 @@ class BaseContext:
     """Fields that every page has."""
 
     page: str = field(
-        metadata=_help("the page's key: live, sessions, session, runs, definitions, status, login, error")
+        metadata=_help("the page's key: live, sessions, session, kv, runs, definitions, status, login, error")
     )
     title: str = field(metadata=_help("title of the page, without the product's name"))
     nav: Sequence[NavItem] = field(metadata=_help("the main navigation; empty on the login page"))
@@ -91,6 +91,13 @@ class SessionContext(BaseContext):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvContext(BaseContext):
+    """``kv.html``: everything comes from /api/state, /api/stream and /api/kv."""
+
+    collectors_dir: str = field(metadata=_help("what to install into vLLM's environment, for a text that people copy"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsContext(BaseContext):
     """``runs.html``: the list of runs comes from /api/runs."""
 
@@ -135,6 +142,7 @@ CONTEXTS: Final[dict[str, type[BaseContext]]] = {
     "live.html": LiveContext,
     "sessions.html": SessionsContext,
     "session.html": SessionContext,
+    "kv.html": KvContext,
     "runs.html": RunsContext,
     "definitions.html": DefinitionsContext,
     "status.html": StatusContext,
@@ -146,6 +154,7 @@ CONTEXTS: Final[dict[str, type[BaseContext]]] = {
 _NAV: Final = (
     ("live", "Live", "/"),
     ("sessions", "Sessions", "/sessions"),
+    ("kv", "KV cache", "/kv"),
     ("runs", "Runs", "/runs"),
     ("definitions", "Definitions", "/definitions"),
     ("status", "Health", "/status"),

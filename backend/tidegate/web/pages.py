@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+import tidegate_collectors
 from tidegate._version import __version__
 from tidegate.fold import views
 from tidegate.web import contexts
@@ -35,6 +36,12 @@ def tidegate_command() -> str:
     """Absolute path of the ``tidegate`` command of this installation."""
     beside = Path(sys.executable).with_name("tidegate")
     return str(beside) if beside.exists() else shutil.which("tidegate") or "tidegate"
+
+
+def _collectors() -> str:
+    """What pip installs for the plugin: our directory where this is a checkout, else the package's name."""
+    checkout = Path(tidegate_collectors.__file__).parents[1]
+    return str(checkout) if (checkout / "pyproject.toml").exists() else "tidegate-collectors"
 
 
 class Pages:
@@ -134,6 +141,14 @@ async def session(request: Request, session_id: str) -> Response:
             session_path=quote(last.id, safe=""),
         ),
     )
+
+
+@router.get("/kv")
+async def kv(request: Request) -> Response:
+    """The KV cache of inference engines."""
+    pages = app_state(request.scope).pages
+    base = pages.base("kv", "KV cache", await _shown_or_none(request))
+    return _page(pages, contexts.KvContext(**base, collectors_dir=_collectors()))
 
 
 @router.get("/runs")

@@ -27,7 +27,8 @@ Instant = Annotated[int | None, Query(ge=0, le=1 << 53)]
 Pixels = Annotated[int, Query(ge=50, le=MAX_PX)]
 
 
-def _span(from_us: int | None, to_us: int | None, default: tuple[int, int]) -> tuple[int, int]:
+def chart_span(from_us: int | None, to_us: int | None, default: tuple[int, int]) -> tuple[int, int]:
+    """The span of a chart. Raises HTTPException: 400, it ends before it begins."""
     begin = default[0] if from_us is None else from_us
     end = default[1] if to_us is None else to_us
     if end <= begin:
@@ -49,7 +50,7 @@ async def one_session(
     shown = await shown_of(request)
     now, session = await session_at(shown, session_id)
     whole = span(now, session)
-    begin, end = _span(from_us, to_us, (whole["start_us"], whole["end_us"] + 1))
+    begin, end = chart_span(from_us, to_us, (whole["start_us"], whole["end_us"] + 1))
     gaps = _gaps(await losses(shown.store.reads, shown.run.id, session))
     series = await session_chart(shown.store, shown.run, session.id, from_us=begin, to_us=end, px=px, gaps=gaps)
     return json_response(series.to_json())
@@ -60,7 +61,7 @@ async def host(request: Request, from_us: Instant = None, to_us: Instant = None,
     """The host's memory and CPU, and the sessions' memory; by default the last ten minutes."""
     shown = await shown_of(request)
     now = shown.at_us
-    begin, end = _span(from_us, to_us, (max(0, now - _HOST_SPAN_US), now + 1))
+    begin, end = chart_span(from_us, to_us, (max(0, now - _HOST_SPAN_US), now + 1))
     state = await shown.whole()
     known = state.sessions.values()
     drawn = [session.id for session in known if start_us(session) < end and end_us(session) >= begin]

@@ -24,7 +24,8 @@ def costs_in_hindsight(inputs: Inputs, *, gap_s: float, reach_s: float | None) -
 
 
 def hindsight(inputs: Inputs, action: Action, *, gap_s: float, reach_s: float | None) -> tuple[Action, float]:
-    """The best action and the regret: what ``action`` cost more, in seconds."""
+    """The best action and the regret: what ``action`` cost more, in seconds. Of equal ones the one that was taken."""
     costs = costs_in_hindsight(inputs, gap_s=gap_s, reach_s=reach_s)
     best = min((name for name in TIE_ORDER if name in costs), key=lambda name: costs[name])
-    return best, costs.get(action, costs["KEEP"]) - costs[best]
+    regret_s = costs.get(action, costs["KEEP"]) - costs[best]
+    return (action if action in costs and regret_s == 0.0 else best), regret_s

@@ -32,7 +32,10 @@ export function niceTicks(max, count = 4) {
 
 export function colour(variable) { return getComputedStyle(document.documentElement).getPropertyValue(variable).trim(); }
 
-/** Sums of the layers, layer by layer: out[i] is the top edge of layer i. Unknown values count as nothing. */
+/**
+ * Sums of the layers, layer by layer: out[i] is the top edge of layer i. A layer that is unknown where others are known
+ * counts as nothing; where none is known, neither is the sum.
+ */
 export function stacked(layers) {
   const edges = [];
   let below = null;
@@ -42,7 +45,15 @@ export function stacked(layers) {
     edges.push(edge);
     below = edge;
   }
+  for (let i = 0; i < (below?.length ?? 0); i++) if (layers.every(({ values }) => Number.isNaN(values[i]))) for (const edge of edges) edge[i] = NaN;
   return edges;
+}
+
+/** The greatest of the known values; 0 when there is none. */
+export function greatest(values) {
+  let most = 0;
+  for (const value of values) if (value > most) most = value;
+  return most;
 }
 
 /** Index of the last time <= t, or -1. */

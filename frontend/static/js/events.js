@@ -1,6 +1,7 @@
 // An event in words. Names are text nodes; numbers carry their definition.
 
 import { path } from "./api.js";
+import { actionIcon, boundaryWords, MODES, overrideWords } from "./enginewords.js";
 import { bytes, clean, commandLabel, duration, el, exitWords, integer, known, swatch, timeOfDay } from "./format.js";
 
 /** The kind that the feed's filter knows. */
@@ -9,15 +10,16 @@ export function kind(type) {
   if (type === "mem.burst") return "burst";
   if (type === "mem.event") return "oom";
   if (type.startsWith("session.")) return "session";
+  if (type.startsWith("kv.") || type.startsWith("engine.")) return "engine";
   return type === "loss" ? "loss" : "other";
 }
 
-const SIGNS = { call: "▸", burst: "▼", oom: "✕", session: "●", loss: "⌁", other: "·" };
+const SIGNS = { call: "▸", burst: "▼", oom: "✕", session: "●", engine: "◆", loss: "⌁", other: "·" };
 
 export function sign(event) { return event.type === "call.end" ? "▪" : event.type === "session.end" ? (event.body?.lost ? "✕" : "○") : SIGNS[kind(event.type)]; }
 
 export function trouble(event) {
-  return event.type === "loss" || (event.type === "session.end" && Boolean(event.body.lost)) || (event.type === "mem.event" && Boolean(event.body.oom_kill || event.body.oom)) || Boolean(event.body.oom);
+  return event.type === "loss" || (event.type === "session.end" && Boolean(event.body.lost)) || event.type === "engine.mode" || (event.type === "engine.end" && event.body.clean === false) || (event.type === "mem.event" && Boolean(event.body.oom_kill || event.body.oom)) || Boolean(event.body.oom);
 }
 
 function number(def, text) { return el("span", { def }, text); }
@@ -40,10 +42,18 @@ export function words(event) {
     case "loss": return lossWords(body);
     case "note": return [el("span", { text: clean(body.text, 300) })];
     case "action": return [el("span", { text: `${body.verb} ${body.target}${body.enforced ? "" : " (observed only)"} ${body.reason || ""}` })];
-    case "kv.decision": return [el("span", { text: `decided ${body.action} at ${body.boundary}${body.enforced ? "" : " (observed only)"}` })];
+    case "kv.decision": return [actionIcon(body.action, body.enforced), " ", el("span", { text: decisionWords(body) })];
+    case "engine.start": return [el("span", { text: `engine ${clean(body.engine, 60)} started: ${clean(body.name || "vllm", 20)} ${clean(body.version, 20)}${body.model ? `, ${clean(body.model, 60)}` : ""}` })];
+    case "engine.end": return [el("span", { text: `engine ${clean(body.engine, 60)} ${body.clean === false ? "is gone: it did not end by itself" : "ended"}` })];
+    case "engine.mode": return [el("span", { text: `engine ${clean(body.engine, 60)} is now ${MODES[body.mode] || clean(body.mode, 20)}: ${clean(body.reason, 200)}` })];
     case "capability": return [el("span", { text: `${body.name} ${body.available ? "available" : "not available"}` })];
     default: return [el("span", { text: event.type })];
   }
+}
+
+function decisionWords(body) {
+  const by = body.overridden_by ? `, overridden by ${overrideWords(body.overridden_by)}` : "";
+  return `${body.action}${body.enforced ? "" : " (only observed)"} at ${boundaryWords(body.boundary)}${body.tool ? ` ${clean(body.tool, 40)}` : ""}${by}`;
 }
 
 function exit(body) {

@@ -1,6 +1,6 @@
 // Host memory of the last 120 s with the sessions stacked. A Plotly chart, at most four times a second.
 
-import { Chart, margins, niceTicks, stacked } from "./charts.js";
+import { Chart, greatest, margins, niceTicks, stacked } from "./charts.js";
 import { bytes, clean, el, elapsed, setText, svg, timeOfDay } from "./format.js";
 import { store, WINDOW_US } from "./store.js";
 import { figures } from "./table.js";
@@ -94,7 +94,7 @@ export class HostChart {
     const rest = used.map((value, i) => Math.max(0, value - together[i]));
     layers.forEach((layer, i) => { layer.colour = i % 2 ? "--band-b" : "--band-a"; });
     layers.push({ key: "host", label: "rest of the host", values: rest, colour: "--rest" });
-    const max = Math.max(1e6, ...stacked(layers).at(-1)) * 1.08;
+    const max = Math.max(1e6, greatest(stacked(layers).at(-1))) * 1.08;
     const { ticks } = niceTicks(max / 1e6);
     const payload = {
       fromUs: to - WINDOW_US, toUs: to, endUs: to, t, layers, mode: "stack", yMax: max,

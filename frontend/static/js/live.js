@@ -3,6 +3,7 @@
 import { decodeF8, getJson, path } from "./api.js";
 import { HostChart } from "./hostchart.js";
 import { kind, line } from "./events.js";
+import { actionIcon, blocksBar, blocksWords } from "./enginewords.js";
 import { bytes, bytesPair, category, clean, commandLabel, duration, el, integer, known, percent, setText, stateWords } from "./format.js";
 import { bursts, learn, ooms } from "./measured.js";
 import { go, startShell, throttled } from "./shell.js";
@@ -40,6 +41,8 @@ const table = new Table(byId("sessions"), [
   { key: "memory", label: "runtime / calls", def: "session.used_bytes", num: true, value: (s) => (s.runtime_bytes || 0) + (s.calls_bytes || 0), update: (node, s) => setText(node, bytesPair(s.runtime_bytes, s.calls_bytes)) },
   num("peak", "peak", "session.peak_bytes", (s) => s.peak_bytes),
   { ...num("waits", "waits", "session.wait_us", (s) => s.wait_us, duration), wide: true },
+  { key: "kv", label: "KV blocks", def: "session.kv", cls: "engine-col", value: (s) => s.kv?.total_blocks ?? null, cell: () => el("span", { class: "cell kv" }, el("span"), el("small", { class: "muted" })), update: updateKv },
+  { key: "decision", label: "last decision", def: "decision.action", cls: "engine-col", wide: true, value: (s) => s.kv?.last?.t_us ?? null, cell: () => el("span", { class: "cell" }, el("span"), el("small", { class: "muted" })), update: updateDecision },
   num("bursts", "bursts", "session.bursts", (s) => bursts(s), integer),
   num("ooms", "OOM", "session.ooms", ooms, integer),
 ], { id: (s) => s.id, open: (id) => go(path("sessions", id)), sort: ["state", true] });
@@ -51,6 +54,21 @@ function updateTitle(node, s) {
   const href = path("sessions", s.id);
   if (link.getAttribute("href") !== href) link.setAttribute("href", href);
   setText(id, [clean(s.agent, 40), s.title && s.title !== s.id ? clean(s.id, 80) : ""].filter(Boolean).join(" · "));
+}
+
+// Where its blocks are, and what it is waiting for.
+function updateKv(node, s) {
+  const [bar, below] = node.children, words = blocksWords(s.kv);
+  if (bar.title !== words || !bar.childElementCount) { bar.title = words; bar.replaceChildren(...(s.kv ? [blocksBar(s.kv)] : [])); }
+  setText(below, s.current_turn ? (s.current_turn.phase === "prompt" ? "turn: prompt" : "turn: answering") : words);
+}
+
+function updateDecision(node, s) {
+  const last = s.kv?.last, key = last ? `${last.ord}` : "";
+  if (node.dataset.shown === key) return;
+  node.dataset.shown = key;
+  node.children[0].replaceChildren(...(last ? [actionIcon(last.action, last.enforced), ` ${last.action}`] : []));
+  setText(node.children[1], last ? [last.tool ? clean(last.tool, 30) : "", last.enforced ? "" : "only observed"].filter(Boolean).join(" · ") : "");
 }
 
 function currentCell() {
@@ -86,6 +104,7 @@ function drawNumbers() {
   setText(byId("n-cpu"), cpus ? percent(busy / cpus) : "–");
   setText(byId("n-lost"), integer(store.lost.total));
   byId("n-lost").classList.toggle("trouble", store.lost.total > 0);
+  byId("sessions").classList.toggle("no-engine", !store.engines.size);
   byId("empty").hidden = store.sessions.size > 0 || !store.live;
   byId("empty-collector").hidden = store.sources.some((source) => source.connected);
 }

@@ -12,11 +12,11 @@ const TWIN_ROWS = 2000;
 export const PRESSURE = [["memory", "--p-memory", "series.pressure.memory_percent"], ["cpu", "--p-cpu", "series.pressure.cpu_percent"], ["io", "--p-io", "series.pressure.io_percent"]];
 
 export class Panels {
-  #timeline; #charts = {}; #overs = {}; #words = {}; #twins = {}; #model;
+  #timeline; #charts = {}; #overs = {}; #words = {}; #twins = {}; #model; #more;
 
-  /** `model()` gives {session, calls, events, series, startUs, endUs, nowUs}; session is null before it began. */
-  constructor(timeline, model) {
-    this.#timeline = timeline; this.#model = model;
+  /** `model()` gives {session, calls, events, series, startUs, endUs, nowUs}; session is null before it began. `more` are makers of further table twins by name: (model, view) -> table. */
+  constructor(timeline, model, more = {}) {
+    this.#timeline = timeline; this.#model = model; this.#more = more;
     for (const [name, description] of [["memory", "Memory of the session in two layers"], ["wait", "Run-queue wait in percent of a core"], ["pressure", "Pressure in percent of the time"]]) {
       const node = byId(name);
       this.#charts[name] = new Chart(node, `${description}; the numbers are in the table`);
@@ -148,6 +148,7 @@ export class Panels {
     const inView = (t) => { const out = []; for (let i = 0; i < t.length && out.length < TWIN_ROWS; i++) if (t[i] * 1000 <= view[1] && (i + 1 >= t.length || t[i + 1] * 1000 > view[0])) out.push(i); return out; };
     const fill = (name, make) => { const { box } = this.#twins[name]; if (!box.hidden && !box.matches(":hover, :focus-within")) box.replaceChildren(make()); else if (!box.hidden && !box.childElementCount) box.replaceChildren(make()); };
     fill("lanes", () => callsTable(model));
+    for (const [name, make] of Object.entries(this.#more)) fill(name, () => make(model, view));
     fill("memory", () => {
       const { t } = model.series.memory, layers = memoryLayers(model.series.memory);
       return figures("Memory in MB", [{ label: "time", def: "axis.time_us" }, ...layers.map(({ key }) => ({ label: `${key}, MB`, def: key === "runtime" ? "series.memory.runtime_bytes" : "series.memory.calls" })), { label: "together, MB", def: "session.used_bytes" }],

@@ -1,12 +1,17 @@
-// The Session page: the numbers, the timeline, the call that is chosen. The URL's hash holds call and zoom.
+// The Session page: the numbers, the timeline, what is chosen on it. The URL's hash holds the choice and the zoom.
 
 import { getJson, path } from "./api.js";
 import { drawCall, drawNothing } from "./callpanel.js";
-import { bytes, bytesPair, CATEGORIES, clean, duration, el, elapsed, exitWords, integer, known, percent, setText, stateWords, swatch, timeOfDay, UNKNOWN } from "./format.js";
+import { EngineDetail } from "./enginedetail.js";
+import { STATES } from "./enginewords.js";
+import { bytes, clean, duration, el, elapsed, integer, known, setText, timeOfDay } from "./format.js";
+import { KvData } from "./kvdata.js";
+import { KvPanels } from "./kvpanels.js";
 import { Lanes } from "./lanes.js";
-import { bursts, learn, ooms, sampled, why } from "./measured.js";
+import { learn, sampled, why } from "./measured.js";
 import { Panels, PRESSURE } from "./panels.js";
 import { memoryLayers, Series } from "./series.js";
+import { drawLegends, drawStrip } from "./sessionstrip.js";
 import { startShell, throttled } from "./shell.js";
 import { store } from "./store.js";
 import { Timeline } from "./timeline.js";
@@ -28,69 +33,51 @@ function end() {
   if (!store.live) return Math.max(span?.end_us ?? 0, start() + 1000);
   if (!session) return 1e6;
   if (session.state === "running") return Math.max(store.now(), session.last_t_us || 0);
-  return Math.max(session.ended_us ?? 0, session.last_t_us ?? 0, session.started_us + 1000);
+  return Math.max(session.ended_us ?? 0, session.last_t_us ?? 0, start() + 1000);
 }
 /** The instant that is shown, within the session. */
 const now = () => (store.live ? end() : Math.min(Math.max(store.now(), start()), end()));
 
 const series = new Series(id, () => draw(), (error) => setText(byId("readout"), `The series could not be loaded: ${error.message}`));
+const kv = new KvData(id, () => { engineDetail.known(); draw(); }, (error) => setText(byId("readout"), `The engine's side could not be loaded: ${error.message}`));
 const timeline = new Timeline({
   panels: byId("panels"), crosshair: byId("crosshair"), brush: byId("brush"), head: byId("head"), veil: byId("veil"), axis: byId("axis"), bounds: () => ({ startUs: start(), endUs: end() }),
   playhead: () => (store.live ? null : store.now()),
   callbacks: {
     changed: (byUser) => { if (!span) return; if (byUser) { writeHash(); drawQuick(); } draw(); ask(); },
     hover: readout,
-    pick: (t, target) => {
-      const call = target.dataset?.call ?? (target.closest(".plot")?.id === "lanes" ? null : lanes.at(t, now())?.id);
-      if (call) select(call);
-    },
+    pick,
     seek: (t) => store.seek(t, { push: true }),
   },
 });
 const lanes = new Lanes(byId("lanes"), timeline, (call) => select(call, true));
 const model = () => ({ session, imported: store.run?.kind === "imported", calls: lanes.calls, events, series, startUs: start(), endUs: end(), nowUs: now() });
-const panels = new Panels(timeline, model);
+const kvPanels = new KvPanels(timeline, () => ({ session, kv, startUs: start(), endUs: end(), nowUs: now() }));
+const panels = new Panels(timeline, () => ({ ...model(), kv }), kvPanels.tables);
+const engineDetail = new EngineDetail(byId("engine-detail"), kv, kvPanels, {
+  model: () => ({ startUs: start(), nowUs: now(), calls }), selectCall: (call) => select(call, true), changed: () => { writeHash(); drawQuick(); },
+  reveal: (from, to) => timeline.reveal(from, to),
+});
 
-function ask(immediately = false) { series.request(() => timeline.view, () => timeline.width, immediately); }
+// A click on a plot chooses what that plot shows: calls, turns or decisions.
+function pick(t, target) {
+  const plot = target.closest(".plot")?.id;
+  if (plot === "turns") { const turn = target.dataset?.turn ?? kv.turnAt(t, now())?.turn; if (turn) engineDetail.turn(turn); return; }
+  if (plot === "decisions" || plot === "kv") {
+    const decision = target.dataset?.decision ? kv.decisions.find((one) => String(one.ord) === target.dataset.decision) : kvPanels.near(t) ?? (plot === "kv" ? kv.decisionAt(t) : null);
+    if (decision) engineDetail.decision(decision.ord);
+    return;
+  }
+  const call = target.dataset?.call ?? (plot === "lanes" ? null : lanes.at(t, now())?.id);
+  if (call) select(call);
+}
+
+function ask(immediately = false) {
+  series.request(() => timeline.view, () => timeline.width, immediately);
+  kv.request(() => timeline.view, () => timeline.width, immediately);
+}
 
 // --- numbers above
-
-let cells = null;
-function strip() {
-  const spans = [
-    ["session", "session.id", (s) => clean(s.title || s.id, 60), true], ["state", "session.exit_code", (s) => s.state === "ended" && (s.exit_code || known(s.signal)) ? `○ ended, exit ${exitWords({ ...s, oom: false })}` : stateWords(s.state)],
-    ["priority", "session.priority", (s) => s.priority],
-    ["duration", "session.duration_us", (s) => { const us = (s.ended_us ?? now()) - s.started_us; return us < 6e7 ? duration(us) : elapsed(us); }],
-    ["runtime / peak", "session.peak_bytes", (s) => bytesPair(s.runtime_bytes, s.peak_bytes)],
-    ["tool time (union)", "session.tool_time_ratio", (s) => percent(s.tool_time_us / Math.max(1, (s.ended_us ?? now()) - s.started_us))],
-    ["bursts in calls", "session.bursts_in_calls", (s) => (known(bursts(s)) ? `${integer(s.bursts_in_calls)} of ${integer(s.bursts)}` : UNKNOWN)],
-    ["calls", "session.calls_total", (s) => integer(s.calls_total)],
-    ["CPU", "session.cpu_us", (s) => duration(s.cpu_us)], ["waits", "session.wait_us", (s) => duration(s.wait_us)], ["memory stall", "session.stall_us", (s) => (known(s.stall_us) ? duration(s.stall_us) : "")],
-    ["OOM", "session.ooms", (s) => (known(ooms(s)) && !s.ooms ? "" : integer(ooms(s)))], ["left behind", "session.left_behind", (s) => s.left_behind ? integer(s.left_behind) : ""],
-  ];
-  if (!cells) {
-    cells = spans.map(([label, def, , text]) => el("div", { def }, el("a", { class: "label", href: `/definitions#${def}` }, label), el("b", { "data-text": text })));
-    byId("strip").replaceChildren(...cells);
-  }
-  spans.forEach(([label, , show], i) => {
-    const words = show(session);
-    setText(cells[i].lastChild, words);
-    cells[i].hidden = words === "";
-    if (label === "session") cells[i].lastChild.title = clean(session.id, 200);
-    if (((label === "OOM" || label === "left behind") && words !== UNKNOWN) || (label === "state" && words.includes("exit"))) cells[i].lastChild.classList.add("trouble");
-  });
-  document.title = `${clean(session.title || session.id, 60)} · Tidegate`;
-}
-
-let legendKeys = "";
-function legend() {
-  const used = new Set([...calls.values()].map((call) => (CATEGORIES.includes(call.category) ? call.category : "other")));
-  const keys = CATEGORIES.filter((name) => used.has(name));
-  if (keys.join() === legendKeys && byId("legend").childElementCount) return;
-  legendKeys = keys.join();
-  byId("legend").replaceChildren(el("span", {}, el("span", { class: "swatch runtime" }), "runtime"), ...keys.map((name) => el("span", {}, swatch(name), name)), el("span", {}, el("span", { class: "trouble" }, "▼ "), "burst"), el("span", {}, el("span", { class: "trouble" }, "✕ "), "OOM"));
-  byId("pressure-legend").replaceChildren(...PRESSURE.map(([key]) => el("span", {}, el("span", { class: `swatch p-${key}` }), key === "cpu" ? "CPU" : key === "io" ? "I/O" : key)));
-}
 
 // --- the crosshair's numbers
 
@@ -106,6 +93,8 @@ function readout(t) {
     if (known(wait?.percent)) parts.push(part("wait", "series.wait.percent", `${wait.percent.toFixed(0)} %`));
     if (pressure) for (const [key, , def] of PRESSURE) if (pressure[key] > 0) parts.push(part(`${key} pressure`, def, `${pressure[key].toFixed(1)} %`));
   }
+  const blocks = kvPanels.told ? kv.at(t) : null;
+  if (blocks) for (const [state, words, , def] of STATES) if (blocks[state] > 0) parts.push(part(`${words} blocks`, def, integer(blocks[state])));
   const call = lanes.at(t, now());
   if (call) parts.push(el("span", {}, "call ", el("b", { def: "call.ordinal" }, integer(call.ordinal))));
   node.replaceChildren(...parts);
@@ -167,8 +156,12 @@ function drawLater(node) {
 // --- the URL
 
 function writeHash() {
-  const parts = new URLSearchParams();
+  // Keys that are not ours stay.
+  const parts = new URLSearchParams(location.hash.slice(1));
+  for (const key of ["call", "turn", "decision", "from", "to"]) parts.delete(key);
   if (selected) parts.set("call", selected);
+  if (kvPanels.selectedTurn !== null) parts.set("turn", kvPanels.selectedTurn);
+  if (kvPanels.selectedDecision !== null) parts.set("decision", kvPanels.selectedDecision);
   if (timeline.zoomed) { const [from, to] = timeline.view; parts.set("from", Math.round(from)); parts.set("to", Math.round(to)); }
   const hash = parts.toString();
   history.replaceState(null, "", location.pathname + location.search + (hash ? `#${hash}` : ""));
@@ -180,21 +173,23 @@ function readHash() {
   if (Number.isFinite(from) && to > from) { timeline.following = false; timeline.set(from, to, false); }
   const call = parts.get("call");
   if (call && call !== selected) select(call);
+  engineDetail.named(parts.get("turn"), Number(parts.get("decision")) || null);
 }
 addEventListener("hashchange", readHash);
 
 // --- drawing
 
 // What answers a click or key at once; the charts follow when it is their turn.
-function drawQuick() { lanes.draw(now()); timeline.drawAxis(); }
+function drawQuick() { lanes.draw(now()); kvPanels.draw(); timeline.drawAxis(); }
 
 function drawNow() {
   if (!span) return;
   byId("strip").hidden = !session;
-  if (session) strip();
-  legend();
+  if (session) drawStrip(byId("strip"), session, now());
+  drawLegends([...calls.values()], kv.blocks.states);
   keepInView();
   lanes.draw(now());
+  kvPanels.draw();
   panels.draw();
   timeline.drawAxis();
   const follow = byId("follow");
@@ -223,7 +218,7 @@ document.addEventListener("keydown", (event) => {
   if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "+" || event.key === "=") timeline.scale(0.5);
   else if (event.key === "-") timeline.scale(2);
-  else if (event.key === "Escape") { if (timeline.zoomed) timeline.reset(); else if (selected) deselect(); }
+  else if (event.key === "Escape") { if (timeline.zoomed) timeline.reset(); else if (engineDetail.chosen) engineDetail.close(); else if (selected) deselect(); }
   else if (event.key === "a") timeline.pan(-0.5);
   else if (event.key === "d") timeline.pan(0.5);
 });
@@ -268,7 +263,11 @@ function explain() {
 
 function applyFrame(frame) {
   let mine = false;
-  for (const view of frame.sessions || []) if (view.id === id) { session = view; mine = true; }
+  for (const view of frame.sessions || []) if (view.id === id) {
+    const grown = view.kv?.t_us !== session?.kv?.t_us || view.kv?.last?.ord !== session?.kv?.last?.ord || JSON.stringify(view.turns) !== JSON.stringify(session?.turns);
+    if (grown && store.writing) kv.request(() => timeline.view, () => timeline.width, true);
+    session = view; mine = true;
+  }
   let changed = false;
   for (const call of frame.calls || []) {
     if (call.session !== id) continue;

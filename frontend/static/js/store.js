@@ -18,7 +18,7 @@ const PLAY_KEY = "tidegate.play";
 
 /** State of the run. `subscribe(f)` calls f(change) at most once a frame; change = {all, frame, status, place}. */
 export class Store {
-  run = null; ord = 0; sessions = new Map(); hosts = new Map(); lost = { total: 0, by: [] }; sources = [];
+  run = null; ord = 0; sessions = new Map(); hosts = new Map(); engines = new Map(); lost = { total: 0, by: [] }; sources = [];
   events = []; spark = new Map(); hostPoints = []; unknown = {};
   startUs = 0; live = false; playing = false; speed = 1; failure = ""; refused = false;
   status = "connecting"; lastRecordMs = 0; gapSeen = false;
@@ -162,6 +162,7 @@ export class Store {
     if (!this.live && !this.#again && this.#at !== null) this.#at = playhead.at_us;
     this.sessions = new Map(state.sessions.map((session) => [session.id, session]));
     this.hosts = new Map(state.hosts.map((host) => [host.host, host]));
+    this.engines = new Map(state.engines.map((engine) => [engine.engine, engine]));
     this.lost = state.lost; this.sources = state.sources; this.events = state.events; this.unknown = state.unknown_types || {};
     this.spark = new Map(Object.entries(state.spark));
     this.hostPoints = [];
@@ -177,6 +178,7 @@ export class Store {
       if (this.live) this.#clockOffsetUs = frame.now_us - Date.now() * 1000; else { this.#at = frame.now_us; this.#urlSoon(); }
     }
     for (const session of frame.sessions || []) this.sessions.set(session.id, session);
+    for (const engine of frame.engines || []) this.engines.set(engine.engine, engine);
     for (const host of frame.hosts || []) {
       this.hosts.set(host.host, host);
       if (host.mem_available_bytes !== null && host.mem_total_bytes) this.hostPoints.push([host.last_t_us, host.mem_total_bytes - host.mem_available_bytes, host.host]);

@@ -4,7 +4,7 @@ import { el } from "./format.js";
 import { keepStop, rowNavigation } from "./keyboard.js";
 
 /**
- * columns: [{key, label, num, def, wide: left out where there is little room, value(item) for sorting, also: further sorts [{key, label, value}] in the same head, cell() -> node, update(node, item)}].
+ * columns: [{key, label, num, def, wide: left out where there is little room, cls: a class of its cells, value(item) for sorting, also: further sorts [{key, label, value}] in the same head, cell() -> node, update(node, item)}].
  * Options: id(item), open(id) for keyboard and click, sort: [key, descending].
  */
 export class Table {
@@ -93,7 +93,7 @@ export class Table {
   }
 }
 
-function classOf(column) { return [column.num && "num", column.wide && "wide-only"].filter(Boolean).join(" ") || null; }
+function classOf(column) { return [column.num && "num", column.wide && "wide-only", column.cls].filter(Boolean).join(" ") || null; }
 
 /** Numbers by size, texts by alphabet, unknown last in ascending order. */
 export function compare(a, b) {

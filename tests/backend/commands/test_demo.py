@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import pytest
 
 from tests.support.start_script import started, wait_for
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 TIDEGATE = [sys.executable, "-m", "tidegate"]
 
 
@@ -26,6 +28,13 @@ TIDEGATE = [sys.executable, "-m", "tidegate"]
         (["--minutes", "0"], "must be above 0"),
         (["--pace", "-1"], "--pace must not be negative"),
         (["--minutes", "1", "--rounds", "1"], "not allowed with"),
+        (["--minutes", "nan"], "must be above 0"),
+        (["--pace", "inf"], "--pace must not be negative"),
+        (["--rule", "lru"], "--rule: only with --engine"),
+        (["--mode", "observe", "--vllm-python", "x"], "--mode, --vllm-python: only with --engine"),
+        (["--engine", "--rule", "best"], "argument --rule: invalid choice"),
+        (["--engine", "--pool-blocks", "64"], "--pool-blocks 64: expected 96"),
+        (["--engine", "--vllm-python", "/nowhere/python"], "--vllm-python: '/nowhere/python' is no program"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
@@ -45,6 +54,22 @@ def test_without_a_collector_it_says_how_to_start_one(tmp_path: Path, monkeypatc
 
     with pytest.raises(UnavailableError, match=r"agent\.sock.*start_backend\.sh"):
         conductor.run(conductor.Options(rounds=1))
+
+
+def test_without_a_vllm_it_says_how_to_install_one(tmp_path: Path) -> None:
+    # A copy of the package that lies beside no environment of vLLM's, and a directory without one.
+    package = tmp_path / "lib" / "site"
+    shutil.copytree(REPOSITORY / "backend" / "tidegate", package / "tidegate")
+    path = f"{package}{os.pathsep}{REPOSITORY / 'collectors'}"
+    environment = {name: value for name, value in os.environ.items() if name != "TIDEGATE_VLLM_PYTHON"}
+
+    done = subprocess.run(
+        [*TIDEGATE, "demo", "--engine"],
+        capture_output=True, text=True, timeout=30, cwd=tmp_path, env={**environment, "PYTHONPATH": path},
+    )  # fmt: skip
+
+    assert done.returncode == 5
+    assert "there is no vLLM here: run scripts/install_vllm.sh" in done.stderr
 
 
 @pytest.mark.kernel

@@ -5,12 +5,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.engine_lines import decision, transition
 from tests.support.ingesting import Peer, backend, opened_recording
 from tests.support.scenes import T0, scene, scene_lines, stamped
 from tidegate.errors import NotFoundError
 from tidegate.exporters.jsonl import export_lines
 from tidegate.store import Reads
-from tidegate_collectors.records import Capability, HostSample, Note, SessionEnd, SessionStart
+from tidegate_collectors.records import (
+    Capability,
+    EngineEnd,
+    EngineMode,
+    EngineSample,
+    EngineStart,
+    HostSample,
+    KvCalibration,
+    Note,
+    Record,
+    SessionEnd,
+    SessionStart,
+    TurnStart,
+)
 
 
 async def exported(reads: Reads, run: str, session: str | None = None) -> bytes:
@@ -79,4 +93,45 @@ async def test_the_extract_of_a_session_has_what_concerns_it_and_opens_without_l
                 await exported(recording.store.reads, recording.run.id, unknown)
     async with opened_recording(tmp_path / "e.jsonl", extract) as again:
         assert (again.report.gaps, again.report.extract_of_session) == (0, "a")
+        assert await exported(again.store.reads, again.run.id, "a") == extract
+
+
+async def test_the_extract_of_a_session_has_its_engines(tmp_path: Path) -> None:
+    """GIVEN two engines WHEN a session of one of them is extracted THEN what that one is, and measured, is there whole,
+    its samples while the session ran, and nothing of the other; of a session that names none, both."""
+
+    def engine(name: str) -> list[Record]:
+        return [
+            EngineStart(t=T0, engine=name),
+            KvCalibration(t=T0 + 1, engine=name),
+            EngineSample(t=T0 + 2, engine=name),
+            EngineSample(t=T0 + 102, engine=name),
+            EngineMode(t=T0 + 300, engine=name, mode="observe"),
+            EngineEnd(t=T0 + 301, engine=name),
+        ]
+
+    def of(name: str, first: int) -> list[bytes]:
+        return [lines[first + n] for n in (0, 1, 3, 4, 5)]
+
+    records = [
+        *scene(end=False)[:1], *engine("e"), *engine("f"), *engine(""),
+        SessionStart(t=T0 + 100, session="a"), decision(101, "a"), SessionEnd(t=T0 + 200, session="a"),
+        SessionStart(t=T0 + 100, session="b"), transition(101, "b", engine=""), SessionEnd(t=T0 + 200, session="b"),
+        SessionStart(t=T0 + 100, session="c"), TurnStart(t=T0 + 101, session="c"), SessionEnd(t=T0 + 200, session="c"),
+        SessionStart(t=T0 + 100, session="d"), SessionEnd(t=T0 + 200, session="d"),
+    ]  # fmt: skip
+    lines = stamped(records)
+    async with opened_recording(tmp_path / "r.jsonl", b"\n".join(lines) + b"\n") as recording:
+        reads, run = recording.store.reads, recording.run.id
+
+        async def engines_in(session: str) -> list[bytes]:
+            got = (await exported(reads, run, session)).splitlines()[1:]
+            return [line for line in got if b'"session"' not in line]
+
+        assert await engines_in("a") == of("e", 1)
+        assert await engines_in("b") == of("", 13)
+        assert await engines_in("c") == of("e", 1) + of("f", 7) + of("", 13)
+        assert await engines_in("d") == []
+        extract = await exported(reads, run, "a")
+    async with opened_recording(tmp_path / "e.jsonl", extract) as again:
         assert await exported(again.store.reads, again.run.id, "a") == extract

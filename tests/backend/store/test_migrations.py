@@ -12,8 +12,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.dialects import postgresql
 
+from tests.backend.store.test_store import filled
+from tests.support.databases import derived_tables
+from tests.support.engine_lines import hostile_engine_lines, random_engine_lines
+from tests.support.scenes import decoded
 from tidegate.store import migrations, open_store, schema
 from tidegate.store.migrations import _alembic
+from tidegate.store.reindex import reindex
+from tidegate.store.rows import type_of
+from tidegate_collectors.records import Record
 
 
 async def test_the_migrations_make_the_schema_that_the_code_uses(tmp_path: Path) -> None:
@@ -75,6 +82,55 @@ async def test_a_database_of_the_first_schema_gets_what_came_later(tmp_path: Pat
     assert [run.id for run in await store.reads.runs()] == ["old"]
     await store.close()
     assert _schema(old) == _schema(new)
+
+
+async def test_what_a_database_of_before_has_of_engines_goes_into_their_tables(tmp_path: Path) -> None:
+    """GIVEN a database of schema 0004, where samples of engines are events, with hostile and damaged lines WHEN it is
+    opened THEN its tables are those that the raw log gives, and what cannot be read is still an event."""
+    lines = [*hostile_engine_lines(), *random_engine_lines(2, 300), *random_engine_lines(3, 5000)]
+    new = tmp_path / "new.db"
+    store, _ = await filled(new, lines, [100, 101])
+    await store.close()
+    wanted = derived_tables(new)
+    assert len(wanted["engine_samples"]) > 300
+    assert len(wanted["kv_decisions"]) > 300
+    assert any(row[1] for row in wanted["kv_outcomes"])
+    old = tmp_path / "old.db"
+    _as_of_0004(old, new, lines)
+    with contextlib.closing(sqlite3.connect(old)) as database, database:
+        for ord_, line in enumerate((b"{", b"\xff", b"", b'{"type":"engine.sample"}', b"[" * 100_000), 90_001):
+            row = (1, ord_, 5, "engine.sample" if ord_ % 2 else "kv.decision", line)
+            database.execute("INSERT INTO events (run, ord, t, type, line) VALUES (?, ?, ?, ?, ?)", row)
+    store = await open_store(old)
+    run = await store.reads.run("r1")
+    migrated = derived_tables(old)
+    kept = [row for row in migrated["events"] if row[1] > 90_000]
+    migrated["events"] = [row for row in migrated["events"] if row[1] <= 90_000]
+    assert migrated == wanted
+    assert len(kept) == 5
+    await reindex(store, run)
+    await store.close()
+    assert derived_tables(old) == wanted
+
+
+def _as_of_0004(old: Path, new: Path, lines: list[bytes]) -> None:
+    """The same run as version 0004 has written it."""
+    engine = sa.create_engine(f"sqlite:///{old}")
+    with engine.begin() as connection:
+        _alembic.upgrade(connection, "0004")
+    engine.dispose()
+    with contextlib.closing(sqlite3.connect(old)) as database, database:
+        database.execute("ATTACH ? AS new", (str(new),))
+        tables = [row[0] for row in database.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table != "alembic_version":
+                database.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+        database.execute("DELETE FROM main.events")
+        for ord_, (line, record) in enumerate(zip(lines, decoded(lines), strict=True), 1):
+            assert isinstance(record, Record)
+            t = min(record.t, 2**63 - 1)
+            row = (1, ord_, t, type_of(record), record.session, record.call, line)
+            database.execute("INSERT INTO main.events VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _schema(path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backend.store.test_store import NEW, batch_of, filled
+from tests.support.engine_lines import random_engine_lines
 from tests.support.scenes import T0, scene_lines, stamped
 from tidegate.errors import StoreError, UsageError
 from tidegate.store import NewRun, open_store, schema
@@ -71,6 +72,21 @@ def count(path: Path, table: str, run_no: int) -> int:
         return found
     finally:
         connection.close()
+
+
+async def test_nothing_of_a_run_with_an_engine_is_left(tmp_path: Path) -> None:
+    lines = random_engine_lines(1, 300)
+    store, run = await filled(tmp_path / "t.db", lines)
+    other = await store.create_run(NewRun(id="other", started_us=T0))
+    await store.commit(other, batch_of(lines))
+    for name in ("engine_samples", "kv_decisions", "kv_outcomes"):
+        assert count(store.path, name, run.no) > 0
+    await delete_run(store, run)
+    for table in schema.metadata.sorted_tables:
+        if "run" in table.c:
+            assert count(store.path, table.name, run.no) == 0
+    assert count(store.path, "kv_outcomes", other.no) > 0
+    await store.close()
 
 
 async def test_a_run_is_taken_out_while_another_is_written(tmp_path: Path) -> None:

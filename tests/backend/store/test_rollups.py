@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.backend.store.test_store import batch_of
@@ -87,6 +87,7 @@ async def whole_run(store: Store, run: Run, session: str, begin: int, end: int, 
 # Without shrinking: another seed is another run, not a smaller one.
 @settings(deadline=None, max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**32), st.booleans())
+@example(33343, False)  # a late sample whose window reaches back for two minutes
 def test_a_chart_of_rollups_is_the_chart_of_the_samples(empty_database: Path, seed: int, end: bool) -> None:
     """GIVEN any run, its rollups built bit by bit WHEN any span is drawn at any width THEN each column is the one that
     the samples give, read for that span or for the whole run."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.databases import derived_tables, table_rows
+from tests.support.engine_lines import hostile_engine_lines, random_engine_lines
 from tests.support.scenes import T0, decoded, scene_lines, stamped
 from tidegate.errors import NotFoundError, StoreError
 from tidegate.store import Batch, NewRun, Run, Store, StoreFullError, open_store
@@ -92,6 +93,33 @@ async def test_reindex_gives_the_same_tables(tmp_path: Path) -> None:
     )
     assert len(table_rows(store.path, "subjects")) == len(before["subjects"])
     await store.close()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=8))
+def test_any_batching_of_the_engine_plane_and_a_reindex_give_the_same_tables(seed: int, cuts: list[int]) -> None:
+    """GIVEN decisions, outcomes and samples in no order, hostile ones among them WHEN they come in any batches THEN
+    each outcome finds the decision that it would have found in one batch, and after a reindex too."""
+    lines = (
+        random_engine_lines(seed, 50)
+        + hostile_engine_lines()
+        + stamped([MemSample(t=T0, subject="host", anon_bytes=1)])
+    )
+
+    async def tables(cuts: list[int]) -> list[dict[str, list[tuple[object, ...]]]]:
+        with tempfile.TemporaryDirectory() as directory:
+            store, run = await filled(Path(directory) / "t.db", lines, cuts)
+            before = derived_tables(store.path)
+            await reindex(store, run)
+            await store.close()
+            return [before, derived_tables(store.path)]
+
+    before, after = asyncio.run(tables(sorted(min(cut, len(lines)) for cut in cuts)))
+    assert before == after == asyncio.run(tables([]))[0]
+    counts = {name: len(rows) for name, rows in before.items()}
+    assert counts["events"] + counts["engine_samples"] + counts["mem"] == len(lines)
+    assert counts["kv_decisions"] + counts["kv_outcomes"] <= counts["events"]
+    assert counts["kv_decisions"] >= 2
 
 
 async def test_a_number_no_database_holds_is_cut_in_the_table_and_kept_in_the_log(tmp_path: Path) -> None:

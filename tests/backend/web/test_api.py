@@ -27,7 +27,7 @@ HOSTILE = "../x/../</script>\u202e?#"
 SESSION_KEYS = words(
     "id title agent priority state host started_us ended_us end_reason exit_code signal budget_bytes runtime_bytes "
     "calls_bytes peak_bytes calls_total calls_running bursts ooms left_behind tool_time_us bursts_in_calls cpu_us "
-    "wait_us stall_us current last_t_us"
+    "wait_us stall_us current last_t_us planes turns current_turn kv"
 )
 CALL_KEYS = words(
     "session id ordinal tool category command hint hint_bytes boundary pid cgroup_id started_us ended_us state lane "
@@ -64,8 +64,8 @@ def values(column: dict[str, str]) -> list[float]:
 async def test_state(web: Backend) -> None:
     body = await web.json("/api/state")
     assert set(body) == {
-        "run", "ord", "now_us", "sessions", "hosts", "lost", "sources", "events", "spark", "unknown_types",
-        "playhead",
+        "run", "ord", "now_us", "sessions", "hosts", "engines", "lost", "sources", "events", "spark",
+        "unknown_types", "playhead",
     }  # fmt: skip
     assert set(body["run"]) == {
         "id", "title", "source", "kind", "started_us", "ended_us", "replay", "writing",

@@ -63,4 +63,6 @@ def test_template_marks_nothing_as_safe() -> None:
 
 def test_navigation_marks_where_we_are() -> None:
     assert [item.key for item in navigation("session") if item.current] == ["sessions"]
-    assert [item.label for item in navigation("live")] == ["Live", "Sessions", "Runs", "Definitions", "Health"]
+    assert [item.label for item in navigation("live")] == [
+        "Live", "Sessions", "KV cache", "Runs", "Definitions", "Health",
+    ]  # fmt: skip

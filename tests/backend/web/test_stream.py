@@ -37,7 +37,8 @@ async def test_frames(web: Backend) -> None:
     assert ids == sorted(set(ids))
     for _, id_, data in frames:
         assert set(data) == {
-            "ord", "now_us", "sessions", "calls", "hosts", "spark", "series", "events", "lost", "sources",
+            "ord", "now_us", "sessions", "calls", "hosts", "engines", "spark", "series", "events", "lost",
+            "sources",
         }  # fmt: skip
         assert id_ in (None, data["ord"])
     assert frames[-1][2]["sessions"][0]["state"] == "ended"

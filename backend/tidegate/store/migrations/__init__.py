@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 """The newest version; a test keeps it equal to the scripts. Alembic takes longer to import than all else that a start
 does, so it is left alone while there is nothing to migrate."""
 

@@ -7,15 +7,19 @@ from typing import Final
 from ._definition import Definition
 from .calls import CALLS
 from .charts import CHARTS
+from .engines import ENGINES
 from .health import HEALTH
 from .hosts import HOSTS
 from .playhead import PLAYHEAD
 from .runs import RUNS
 from .sessions import SESSIONS
+from .turns import TURNS
 
 DEFINITIONS: Final[tuple[Definition, ...]] = (
     *SESSIONS,
     *CALLS,
+    *TURNS,
+    *ENGINES,
     *CHARTS,
     *PLAYHEAD,
     *HOSTS,

@@ -262,7 +262,10 @@ class Plane:
             self._turns.clear()
             self.returning.give_up_all()
             self._link.send(telling.engine_end(self.name))
-            self._link.close()
+            # In a thread of its own: a second signal to this process would break off the wait, and the good-bye with it.
+            closer = threading.Thread(target=self._link.close, name="tidegate-close")
+            closer.start()
+            closer.join()
         except Exception:
             log.exception("tidegate: a fault while the plugin ended")
 
