@@ -17,7 +17,7 @@ export function plot({ rebuild, restore, samples, breakeven_tokens: breakeven },
   const hasRebuild = known(rebuild.a1_s), hasRestore = known(restore.bytes_per_s) && bytesPerToken > 0;
   const yMax = Math.max(1e-4, ...rebuilds.map(([, took]) => took), ...restores.map(([, took]) => took), hasRebuild ? rebuildAt(xMax) : 0, hasRestore ? restoreAt(xMax) : 0) * 1.08;
   const x = (n) => left + n / xMax * (right - left), y = (s) => bottom - Math.max(0, s) / yMax * (bottom - top);
-  const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "calibration", role: "img", "aria-label": `Time of a rebuild${hasRestore ? " and of a restore" : ""} over the tokens: ${integer(rebuilds.length)} samples of a rebuild, ${integer(restores.length)} of a restore` });
+  const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "calibration", "data-def": "calibration.rebuild", role: "img", "aria-label": `Time of a rebuild${hasRestore ? " and of a restore" : ""} over the tokens: ${integer(rebuilds.length)} samples of a rebuild, ${integer(restores.length)} of a restore` });
   for (const value of niceTicks(yMax, 3).ticks) root.append(svg("line", { class: "gridline", x1: left, x2: right, y1: y(value), y2: y(value) }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, seconds(value)));
   for (const value of niceTicks(xMax, 4).ticks) root.append(svg("text", { x: x(value), y: bottom + 1.2 * rem, "text-anchor": "middle" }, `${integer(value)}${value ? "" : " tokens"}`));
   const curve = (at) => Array.from({ length: POINTS + 1 }, (_, i) => `${i ? "L" : "M"}${x(xMax * i / POINTS).toFixed(1)} ${y(at(xMax * i / POINTS)).toFixed(1)}`).join("");

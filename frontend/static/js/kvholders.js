@@ -18,7 +18,7 @@ export class Holders {
     this.#table = new Table(table, [
       { key: "title", label: "session", head: true, value: (s) => s.title || s.id, cell: () => el("span", { class: "cell", "data-text": true }, el("a", { tabindex: -1 })), update: (node, s) => { setText(node.firstChild, clean(s.title || s.id, 80)); node.firstChild.setAttribute("href", path("sessions", s.id)); } },
       { key: "blocks", label: "blocks", def: "kv.total_blocks", num: true, value: (s) => s.kv.total_blocks, update: (node, s) => setText(node, integer(s.kv.total_blocks)) },
-      { key: "bar", label: "where", cell: () => el("span", {}), update: (node, s) => { const words = blocksWords(s.kv); if (node.title !== words) { node.title = words; node.replaceChildren(blocksBar(s.kv), el("span", { class: "visually-hidden" }, words)); } } },
+      { key: "bar", label: "where", def: "kv.total_blocks", cell: () => el("span", {}), update: (node, s) => { const words = blocksWords(s.kv); if (node.title !== words) { node.title = words; node.replaceChildren(blocksBar(s.kv), el("span", { class: "visually-hidden" }, words)); } } },
       count("active", "active", "kv.device_active", (s) => s.kv.blocks.device_active), count("pinned", "pinned", "kv.device_pinned", (s) => s.kv.blocks.device_pinned), count("cached", "cached", "kv.device_cached", (s) => s.kv.blocks.device_cached),
       count("host", "host", "kv.host", (s) => s.kv.blocks.host + s.kv.blocks.device_and_host), count("gone", "gone", "kv.gone", (s) => s.kv.blocks.gone),
       { ...count("shared", "shared", "kv.shared_blocks", (s) => s.kv.shared_blocks), wide: true },

@@ -54,7 +54,7 @@ export class PoolCharts {
     const layers = (list, source) => list.map(([key, label, colour, def]) => ({ key, label, colour, def, values: column(source[key]) }));
     // The gauge alone does not tell what is held for sessions that wait: it is drawn where nothing better is known.
     const split = data.blocks.active?.some((value) => value !== null);
-    const pool = layers(POOL, data.blocks).filter(({ key }) => (key === "used" ? !split : split || !["active", "pinned"].includes(key)));
+    const pool = layers(POOL, data.blocks).filter(({ key }) => (key === "used" ? !split : split || !["active", "pinned"].includes(key))).filter(({ values }) => !data.t.length || values.some(Number.isFinite));
     this.#draw("pool", { ...base, layers: pool, mode: "stack", show: integer, least: shown.pool_blocks ?? 4, empty: "the engine tells nothing of its blocks" });
     this.#draw("hits", { ...base, layers: layers(HITS, data.hit_tokens_per_s), mode: "stack", show: (value) => `${integer(value)}/s`, empty: "the engine tells nothing of what it found" });
     this.#draw("batch", { ...base, layers: [{ key: "running", label: "running", colour: "--kv-active", def: "engine.running", values: column(data.running) }, { key: "waiting", label: "waiting", colour: "--wait", def: "engine.waiting", values: column(data.waiting) }], mode: "lines", show: integer, least: 4 });

@@ -106,7 +106,7 @@ export function compare(a, b) {
 export function figures(caption, head, rows) {
   const tbody = el("tbody");
   for (const row of rows) {
-    tbody.append(el("tr", {}, ...row.map(([text, raw], i) => i === 0 ? el("th", { scope: "row", "data-value": raw, def: head[0].def }, text)
+    tbody.append(el("tr", {}, ...row.map(([text, raw], i) => i === 0 ? el("th", { scope: "row", "data-value": raw, def: head[0].def, "data-text": head[0].text }, text)
       : el("td", { class: head[i].text ? null : "num", "data-value": raw, def: head[i].def, "data-text": head[i].text }, text))));
   }
   return el("table", { class: "figures" }, el("caption", { class: "visually-hidden" }, caption),
