@@ -245,7 +245,7 @@ def test_steps_go_from_event_to_event(opened: Opened, recorded: Server) -> None:
     assert step("action", ".") == 9.7
     _note(page, "freeze c3 (observed only)")
     assert step("decision", ".") == 14.05
-    _note(page, "decided PIN")
+    _note(page, "PIN (only observed)")
     assert step("burst", ",") == pytest.approx(9.8, abs=0.5)
     page.select_option(kinds, "decision")
     page.click("#playhead button[aria-label^=Previous]")

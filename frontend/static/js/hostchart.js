@@ -94,6 +94,8 @@ export class HostChart {
     const rest = used.map((value, i) => Math.max(0, value - together[i]));
     layers.forEach((layer, i) => { layer.colour = i % 2 ? "--band-b" : "--band-a"; });
     layers.push({ key: "host", label: "rest of the host", values: rest, colour: "--rest" });
+    // Sessions that have ended hold nothing, which says nothing of a host that nobody measures.
+    for (let i = 0; i < t.length; i++) if (Number.isNaN(used[i]) && !(together[i] > 0)) for (const layer of layers) layer.values[i] = NaN;
     const max = Math.max(1e6, greatest(stacked(layers).at(-1))) * 1.08;
     const { ticks } = niceTicks(max / 1e6);
     const payload = {

@@ -247,7 +247,7 @@ function show(body) {
   if (first || became) timeline.following = store.live && session?.state === "running";
   if (first) { readHash(); learn(explain); }
   if (selected && calls.has(selected)) loadDetail(); else { detail = null; drawDetail(); }
-  draw();
+  if (first) drawNow(); else draw();
   // Of the past the series is there as a whole: a seek changes nothing in it.
   ask(first || became || store.live);
 }
