@@ -1,4 +1,4 @@
-"""``python -m tidegate_collectors collect|run|exec``: the collectors' own commands where only they are installed."""
+"""``python -m tidegate_collectors collect|run|exec|gateway``: the collectors' own commands where only they are installed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from typing import Final
 
 _COMMANDS: Final = {
-    "collect": "tidegate_collectors.kernel.daemon",
+    "collect": "tidegate_collectors.collecting",
     "run": "tidegate_collectors.agent.run",
     "exec": "tidegate_collectors.agent.exec_",
+    "gateway": "tidegate_collectors.agent.gateway.main",
 }
 
 

@@ -18,9 +18,10 @@ from tidegate.errors import TidegateError
 
 COMMANDS: Final = {
     "serve": "keep records and show them in the browser",
-    "collect": "observe this host's kernel and send records (needs root)",
+    "collect": "observe this host's kernel (needs root) or a vLLM, and send records",
     "run": "start an agent, or any command, in a session of its own",
     "exec": "run one command as one call of the session around it",
+    "gateway": "pass agents' requests to the engine and send records of the turns",
     "hooks": "let an agent's hooks name its tool calls",
     "hook": "tell the collector of an agent's tool call (what a hook runs)",
     "demo": "run scripted agents whose tools are real",

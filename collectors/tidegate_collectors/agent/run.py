@@ -2,7 +2,8 @@
 
 The launcher forks. The child registers itself with the collector, which puts it into its group before a single
 instruction of the agent runs, and then becomes the agent. The parent stays to pass on signals and the exit code.
-Without a collector the command runs all the same.
+Without a collector the command runs all the same. Where a gateway runs on this machine, the agent's requests are sent
+through it, as those of the session.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidegate_collectors.agent.commands import (
     say,
     strip_separator,
 )
+from tidegate_collectors.agent.gateway.exporting import gateway_urls
 from tidegate_collectors.agent.launchers import agent_name, runtime_depth
 from tidegate_collectors.names import check_id, safe_id_part
 
@@ -69,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put shells of our own first in PATH, which register what they run: for agents that start their tools by "
         "a shell's name and have no hooks",
     )
+    parser.add_argument(
+        "--gateway",
+        metavar="URL|none",
+        help="send the agent's requests to the engine through this gateway, or through none (default: the one that "
+        "runs on this machine, for addresses that are not set to something else)",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="the agent to start")
 
 
@@ -84,6 +92,7 @@ def main(ns: argparse.Namespace) -> int:
     try:
         session = check_id("session", ns.session) if ns.session else new_session_id(command)
         program = find_program(command[0])
+        urls, said = gateway_urls(ns.gateway, session, os.environ)
     except ValueError as error:
         say("run", error)
         return EXIT_REFUSED
@@ -98,6 +107,8 @@ def main(ns: argparse.Namespace) -> int:
         "runtime_depth": runtime_depth(command),
         "budget_bytes": ns.budget,
     }
+    if said:
+        say("run", said)
     shims = _shims() if ns.shim else None
     sys.stdout.flush()
     sys.stderr.flush()
@@ -109,7 +120,7 @@ def main(ns: argparse.Namespace) -> int:
     if child == 0:
         os.close(read_end)
         signal.signal(signal.SIGCHLD, on_child)
-        _become(program, command, fields, write_end, before, shims)
+        _become(program, command, fields, write_end, before, shims, urls)
     os.close(write_end)
     try:
         status = _wait(child)
@@ -151,8 +162,9 @@ def exit_code(status: int) -> int:
 
 
 def _become(
-    program: str, command: list[str], fields: dict[str, Any], pipe: int, mask: set[int], shims: tuple[str, str] | None
-) -> NoReturn:
+    program: str, command: list[str], fields: dict[str, Any], pipe: int, mask: set[int],
+    shims: tuple[str, str] | None, urls: dict[str, str],
+) -> NoReturn:  # fmt: skip
     """In the child: register, then become the command. Never returns into the parent's code."""
     code = EXIT_REFUSED
     try:
@@ -169,6 +181,9 @@ def _become(
             os.environ[paths.AGENT_SOCKET_ENV] = str(paths.agent_socket())
             if shims is not None:
                 os.environ["PATH"] = shims[1]
+        if urls:
+            os.environ[client.SESSION_ENV] = str(fields["session"])
+            os.environ.update(urls)
         # Python ignores these two; a program that writes to a closed pipe is meant to die of it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
