@@ -219,3 +219,50 @@ def mooncake_trace(path: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def kv_events(path: Path) -> Path:
+    """KV events, a line each: two sessions store blocks, one of them loses two, a batch is missing, all is cleared."""
+
+    def stored(seq: int, after_s: float, hashes: list[int], session: str | None) -> dict[str, Any]:
+        return {
+            "seq": seq, "ts": T0_S + after_s, "dp": 0, "type": "BlockStored", "block_hashes": hashes,
+            "parent_block_hash": None, "token_ids": 32 * len(hashes), "block_size": 32, "medium": "GPU",
+            "session_id": session,
+        }  # fmt: skip
+
+    lost = {"seq": 1, "ts": T0_S + 1, "dp": 0, "type": "BlockRemoved", "block_hashes": [1, 2], "medium": "GPU"}
+    lines = [
+        stored(0, 0, [1, 2, 3], "a"), lost, stored(1, 1, [4], "b"), stored(2, 2.5, [9], None),
+        stored(4, 4, [5], "b"), {"seq": 5, "ts": T0_S + 5, "dp": 0, "type": "AllBlocksCleared"},
+    ]  # fmt: skip
+    return write_lines(path, lines)
+
+
+def continuum_timestamps(path: Path) -> Path:
+    """Continuum's scheduler on two jobs: one is pinned and comes back in time, one is preempted and comes back late."""
+    jobs: dict[str, list[dict[str, float]]] = {
+        "astropy__astropy-7746": [
+            {"Request_arrival_time": T0_S + 0.0},
+            {"waiting_to_running": T0_S + 0.5, "prompt_length": 320, "hit_length": 0},
+            {"Request_departure_time": T0_S + 2.0},
+            {"pinned_time": T0_S + 2.0},
+            {"Request_arrival_time": T0_S + 3.0},
+            {"waiting_to_running": T0_S + 3.1, "prompt_length": 480, "hit_length": 320},
+            {"Request_departure_time": T0_S + 4.0},
+        ],
+        "job two": [
+            {"Request_arrival_time": T0_S + 1.0},
+            {"waiting_to_running": T0_S + 1.0, "prompt_length": 160, "hit_length": 0},
+            {"Request_evicted_from_running_queue_time": T0_S + 1.5},
+            {"evicted_to_running": T0_S + 2.5, "prompt_length": 160, "hit_length": 0},
+            {"Request_departure_time": T0_S + 3.0},
+            {"pinned_time": T0_S + 3.0},
+            {"unpinned_time": T0_S + 5.0},
+            {"Request_arrival_time": T0_S + 9.0},
+            {"waiting_to_running": T0_S + 9.0, "prompt_length": 200, "hit_length": 64},
+            {"Request_departure_time": T0_S + 10.0},
+        ],
+    }
+    path.write_text(json.dumps(jobs, indent=2))
+    return path

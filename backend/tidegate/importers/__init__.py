@@ -15,7 +15,7 @@ from pathlib import Path
 from tidegate.errors import NotFoundError, UsageError
 from tidegate_collectors.records import Record
 
-from . import agentcgroup, agentcgroup_wrapper, claude_code, mooncake, weka
+from . import agentcgroup, agentcgroup_wrapper, claude_code, continuum, kv_events, mooncake, weka
 from ._skipped import Skip, Skipped
 
 __all__ = ["FORMATS", "Format", "Skip", "Skipped", "detect", "format_named", "read"]
@@ -44,6 +44,8 @@ FORMATS: tuple[Format, ...] = (
     Format("claude-code", "Claude Code transcript", claude_code.detect, claude_code.read),
     Format("weka", "WEKA request trace (modelled)", weka.detect, weka.read),
     Format("mooncake", "Mooncake request trace (modelled)", mooncake.detect, mooncake.read),
+    Format("kv-events", "vLLM KV events", kv_events.detect, kv_events.read),
+    Format("continuum", "Continuum scheduler timestamps", continuum.detect, continuum.read),
 )
 """All foreign formats; the first one that detects a file gets it."""
 

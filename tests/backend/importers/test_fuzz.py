@@ -19,10 +19,15 @@ from tidegate.analysis.traces import change_rates, cores, idle_bytes, peak_over_
 from tidegate.errors import BadInputError, NotFoundError
 from tidegate.fold import State, fold
 from tidegate.fold.views import call_view, session_view
-from tidegate.importers import FORMATS, Skipped, agentcgroup, agentcgroup_wrapper, claude_code
+from tidegate.importers import FORMATS, Skipped, agentcgroup, agentcgroup_wrapper, claude_code, continuum, kv_events
 from tidegate_collectors import records
 
 FILES = ("resources.json", "tool_calls.json", "results.json", "trace.jsonl", "ebpf_trace.jsonl")
+SINGLE: dict[str, tuple[Any, Any]] = {
+    "wrapper": (foreign_traces.wrapper_log, agentcgroup_wrapper.read),
+    "events.jsonl": (foreign_traces.kv_events, kv_events.read),
+    "scheduler_timestamps.json": (foreign_traces.continuum_timestamps, continuum.read),
+}
 EVALUATION = ("config.json", "high_result.json", "low1_result.json")
 Read = Callable[..., Any]
 
@@ -110,11 +115,11 @@ def test_any_bytes_in_any_file(name: str, content: bytes, tmp_path_factory: pyte
     single.write_bytes(content)
 
     check(agentcgroup.read, folder)
-    for read in (agentcgroup.read, claude_code.read, agentcgroup_wrapper.read):
+    for read in (agentcgroup.read, claude_code.read, agentcgroup_wrapper.read, kv_events.read, continuum.read):
         check(read, single)
 
 
-@pytest.mark.parametrize("name", [*FILES, *EVALUATION, "wrapper"])
+@pytest.mark.parametrize("name", [*FILES, *EVALUATION, *SINGLE])
 @given(data=st.data())
 @fuzz
 def test_good_files_cut_and_changed(name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -128,7 +133,7 @@ def test_good_files_cut_and_changed(name: str, data: st.DataObject, tmp_path_fac
     check(read, path)
 
 
-@pytest.mark.parametrize("name", [*FILES, *EVALUATION, "wrapper"])
+@pytest.mark.parametrize("name", [*FILES, *EVALUATION, *SINGLE])
 @given(data=st.data())
 @fuzz
 def test_good_files_with_values_of_other_types(
@@ -148,9 +153,10 @@ def test_good_files_with_values_of_other_types(
 
 
 def _good(root: Path, name: str) -> tuple[Path, Read, Path]:
-    if name == "wrapper":
-        path = foreign_traces.wrapper_log(root / "log")
-        return path, agentcgroup_wrapper.read, path
+    if name in SINGLE:
+        make, read = SINGLE[name]
+        path = make(root / name)
+        return path, read, path
     if name in EVALUATION:
         folder = foreign_traces.evaluation_folder(root / "t")
         return folder, agentcgroup.read, folder / name

@@ -21,6 +21,8 @@ def test_each_format_detects_its_own_and_no_other(tmp_path: Path) -> None:
         "claude-code": foreign_traces.claude_transcript(tmp_path / "c"),
         "weka": foreign_traces.weka_trace(tmp_path / "trace.json"),
         "mooncake": foreign_traces.mooncake_trace(tmp_path / "trace.jsonl"),
+        "kv-events": foreign_traces.kv_events(tmp_path / "events.jsonl"),
+        "continuum": foreign_traces.continuum_timestamps(tmp_path / "scheduler_timestamps"),
     }
     assert set(samples) == {known.name for known in FORMATS}
     for name, path in samples.items():
