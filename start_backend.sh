@@ -13,7 +13,8 @@ Usage: ./start_backend.sh [OPTION]...
 Starts the Tidegate web process (unprivileged) and the kernel collector (its own process), installing first what is
 missing. Prints a one-time login URL. Ctrl-C stops everything that it started.
 
-  --replay FILE    show a recording (JSONL) instead of the live host: needs no root and no kernel support
+  --replay [FILE]  show a recording (JSONL, also .gz and .zst) instead of the live host: needs no root and no kernel
+                   support. Without FILE: recordings/engine.jsonl.zst, agents with real tools and a real vLLM
   --demo           once up, run three scripted agents with real tools (about a minute and a half)
   --host ADDRESS   address to listen on (default 127.0.0.1)
   --port N         port to listen on (default 6456)
@@ -46,9 +47,18 @@ while (($#)); do
         set -- "${option%%=*}" "${option#*=}" "${@:2}"
         continue
         ;;
-    --replay | --host | --port)
+    --replay)
+        if [[ $# -ge 2 && $2 != --* ]]; then
+            [[ -n $2 ]] || usage_error "--replay needs a value"
+            REPLAY=$2
+            shift
+        else
+            REPLAY=$REPO/recordings/engine.jsonl.zst
+        fi
+        ;;
+    --host | --port)
         [[ $# -ge 2 && -n $2 ]] || usage_error "$option needs a value"
-        case $option in --replay) REPLAY=$2 ;; --host) HOST=$2 ;; --port) PORT=$2 ;; esac
+        case $option in --host) HOST=$2 ;; --port) PORT=$2 ;; esac
         shift
         ;;
     --demo) DEMO=yes ;;

@@ -70,6 +70,8 @@ def test_help_names_every_option() -> None:
         (["--port=70000"], "--port: 70000 is no port"),
         (["--port", "80; reboot"], "is no port"),
         (["--replay", "/nowhere/x.jsonl"], "/nowhere/x.jsonl is no file that can be read"),
+        (["--replay="], "--replay needs a value"),
+        (["--replay", "--demo"], "does not go with --replay"),
         (["--replay", str(SCRIPT), "--demo"], "does not go with --replay"),
         (["--replay", str(SCRIPT), "--record-args"], "does not go with --replay"),
     ],
@@ -266,6 +268,15 @@ def test_replay_shows_the_recording_and_has_no_collector(recording: Path) -> Non
         assert script.processes() == {}
         # Of the copy that the web process was given nothing is left.
         assert list((script.root / "state").glob("replay.*")) == []
+
+
+def test_replay_without_a_file_shows_the_projects_own_recording_of_both_planes() -> None:
+    with started("--replay") as script:
+        cookie = script.get(script.wait_until_up())[2]
+
+        wait_for(lambda: "demo-survey-" in script.get("/api/state", cookie)[1], 30, "its sessions")
+        assert '"engine' in script.get("/api/state", cookie)[1]
+        assert script.interrupt() == 0
 
 
 @needs_root

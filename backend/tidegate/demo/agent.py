@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from tidegate.demo import scripts
 from tidegate.demo.workshop import MIB, write_tools
@@ -47,7 +48,7 @@ class Agent:
         self.burst_mb = max(16, burst_bytes // MIB)
         self.python = sys.executable
         self.calls = 0
-        self._started = time.monotonic()
+        self.started_s = time.monotonic()
         self._running: list[subprocess.Popen[bytes]] = []
         self._left_behind: list[int] = []
         # The runtime's own memory: what an agent framework and its conversation take, growing a little at each turn.
@@ -77,9 +78,11 @@ class Agent:
         self._context.append(b"\x2e" * _CONTEXT_STEP_BYTES)
         time.sleep(self.rng.uniform(at_least_s, at_most_s) * self.pace)
 
-    def call(self, *command: str, cwd: Path | None = None, hint: str | None = None) -> int:
+    def call(
+        self, *command: str, cwd: Path | None = None, hint: str | None = None, output: IO[bytes] | None = None
+    ) -> int:
         """One tool call, waited for. Returns its exit code, negative for a signal."""
-        return self.together([command], cwd=cwd, hint=hint)[0]
+        return self.together([command], cwd=cwd, hint=hint, output=output)[0]
 
     def together(
         self,
@@ -88,8 +91,12 @@ class Agent:
         cwd: Path | None = None,
         hint: str | None = None,
         stagger_s: float = 0.15,
+        output: IO[bytes] | None = None,
     ) -> list[int]:
-        """Several tool calls that overlap. ``hint`` is their ``AGENT_RESOURCE_HINT``. Returns the exit codes."""
+        """Several tool calls that overlap. Returns the exit codes.
+
+        ``hint`` is their ``AGENT_RESOURCE_HINT``; ``output`` an open file for what they print.
+        """
         environment = self.environment | ({"AGENT_RESOURCE_HINT": hint} if hint else {})
         started: list[tuple[Sequence[str], subprocess.Popen[bytes], float]] = []
         for number, command in enumerate(commands):
@@ -100,8 +107,8 @@ class Agent:
                 cwd=cwd or self.work,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if output is None else output,
+                stderr=subprocess.DEVNULL if output is None else output,
             )
             self._running.append(process)
             started.append((command, process, time.monotonic()))
@@ -155,11 +162,12 @@ class Agent:
     def _report(self, command: Sequence[str], code: int, seconds: float) -> None:
         words = " ".join(Path(word).name if word.startswith("/") else word for word in command)
         text = words if len(words) <= 60 else words[:59] + "…"
-        at = time.monotonic() - self._started
+        at = time.monotonic() - self.started_s
         print(f"{at:6.1f} s  {self.role:<10} {text:<60}  exit {code:<3} {seconds:5.2f} s", flush=True)
 
 
-def _stop(signum: int, _frame: FrameType | None) -> None:
+def stop_on_signal(signum: int, _frame: FrameType | None) -> None:
+    """A handler that ends the program with the exit code of the signal, by way of its ``finally``."""
     raise SystemExit(128 + signum)
 
 
@@ -174,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pace", type=float, default=1.0)
     parser.add_argument("--burst-mb", type=int, default=400)
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop_on_signal)
     arguments.work.mkdir(parents=True)
     agent = Agent(
         arguments.role,

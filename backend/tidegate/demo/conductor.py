@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import signal
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
+from tidegate.demo.agent import stop_on_signal
 from tidegate.demo.scripts import ROLES, compile_command
 from tidegate.demo.workshop import MIB
 from tidegate.errors import UnavailableError
@@ -46,31 +48,72 @@ def run(options: Options) -> int:
     Raises:
         UnavailableError: no collector answers on the agents' socket.
     """
-    _wait_for_collector(paths.agent_socket())
-    burst_bytes = min(BURST_BYTES, _available_bytes() // (3 * options.agents))
+    wait_for_collector(paths.agent_socket())
+    burst_bytes = bursts(options)
     runner = "pytest" if shutil.which("pytest", path=str(Path(sys.executable).parent)) else "unittest"
     compiler = " ".join(compile_command() or ["python -m compileall (no C compiler here)"])
     print(f"{options.agents} agents; tests by {runner}, compiling by {compiler}, bursts of {burst_bytes // MIB} MB")
-    previous = signal.signal(signal.SIGTERM, _stop)
+    with temporary_directory() as work:
+        commands = [
+            agent_command(options, number, work, burst_bytes, "tidegate.demo.agent") for number in range(options.agents)
+        ]
+        code = play(commands, _STAGGER_S * options.pace)
+    if code != 130:
+        print(f"all {options.agents} agents have ended; their files are removed")
+    return code
+
+
+def bursts(options: Options) -> int:
+    """Bytes that one tool may take, so that all agents together do not exhaust this host."""
+    return min(BURST_BYTES, _available_bytes() // (3 * options.agents))
+
+
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A directory of the demo's; SIGTERM ends what is done in it, and it is removed whatever happens."""
+    previous = signal.signal(signal.SIGTERM, stop_on_signal)
     work = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def play(commands: Sequence[Sequence[str]], stagger_s: float) -> int:
+    """Start the agents one after another and wait for them all; whatever happens, none is left.
+
+    Returns 0 when every one ended with exit code 0, 130 when Ctrl-C ended them, else 1.
+    """
     agents: list[subprocess.Popen[bytes]] = []
     try:
-        for number in range(options.agents):
+        for number, command in enumerate(commands):
             if number:
-                time.sleep(_STAGGER_S * options.pace)
-            agents.append(subprocess.Popen(_command(options, number, work, burst_bytes), stdin=subprocess.DEVNULL))
+                time.sleep(stagger_s)
+            agents.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         codes = [agent.wait() for agent in agents]
     except KeyboardInterrupt:
         return 130
     finally:
         _end(agents)
-        shutil.rmtree(work, ignore_errors=True)
-        signal.signal(signal.SIGTERM, previous)
-    print(f"all {options.agents} agents have ended; their files are removed")
     return 0 if not any(codes) else 1
 
 
-def _command(options: Options, number: int, work: Path, burst_bytes: int) -> list[str]:
+def agent_command(
+    options: Options, number: int, work: Path, burst_bytes: int, module: str, *, run: Sequence[str] = (),
+    more: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """The command line of an agent under ``tidegate run``.
+
+    Args:
+        options: of the demo.
+        number: of the agent, from 0.
+        work: directory of the demo.
+        burst_bytes: that one tool may take.
+        module: the agent's program.
+        run: further options of ``tidegate run``.
+        more: further options of the program.
+    """
     name = list(ROLES)[number % len(ROLES)]
     role = ROLES[name]
     if options.rounds is not None:
@@ -80,10 +123,11 @@ def _command(options: Options, number: int, work: Path, burst_bytes: int) -> lis
     return [
         *(sys.executable, "-m", "tidegate", "run"),
         *("--session", f"demo-{name}-{secrets.token_hex(3)}", "--priority", role.priority, "--title", role.title),
-        *("--", sys.executable, "-m", "tidegate.demo.agent"),
+        *run,
+        *("--", sys.executable, "-m", module),
         *("--role", name, "--work", str(work / f"{name}-{number}")),
         *("--seed", str(options.seed * 1000 + number), "--pace", str(options.pace)),
-        *("--burst-mb", str(burst_bytes // MIB), *length),
+        *("--burst-mb", str(burst_bytes // MIB), *length, *more),
     ]
 
 
@@ -101,8 +145,12 @@ def _end(agents: list[subprocess.Popen[bytes]]) -> None:
             agent.wait()
 
 
-def _wait_for_collector(path: Path) -> None:
-    """The collector may have been started a moment ago, so it gets some seconds to open its socket."""
+def wait_for_collector(path: Path) -> None:
+    """The collector may have been started a moment ago, so it gets some seconds to open its socket.
+
+    Raises:
+        UnavailableError: none answers.
+    """
     deadline = time.monotonic() + _COLLECTOR_WAIT_S
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -123,7 +171,3 @@ def _available_bytes() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return BURST_BYTES
-
-
-def _stop(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)

@@ -34,6 +34,7 @@ TIDEGATE = [sys.executable, "-m", "tidegate"]
         (["--mode", "observe", "--vllm-python", "x"], "--mode, --vllm-python: only with --engine"),
         (["--engine", "--rule", "best"], "argument --rule: invalid choice"),
         (["--engine", "--pool-blocks", "64"], "--pool-blocks 64: expected 96"),
+        (["--engine", "--host-mib", "-1"], "--host-mib -1: expected 0 to 4096"),
         (["--engine", "--vllm-python", "/nowhere/python"], "--vllm-python: '/nowhere/python' is no program"),
     ],
 )
