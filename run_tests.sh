@@ -101,15 +101,29 @@ vllm_tests() {
     local status=0
     scripts/install_vllm.sh "$REPO/.venv-vllm" || status=$?
     case $status in
-    0) .venv-vllm/bin/python -m pytest tests/engine ;;
+    0) .venv-vllm/bin/python -m pytest "$@" ;;
     3) say "tests/engine: SKIPPED, there is no vLLM here (the reason is above)" ;;
     *) return "$status" ;;
     esac
 }
+# With arguments one tier runs: that of the engine when they name something of it.
+names_engine() {
+    local argument
+    for argument in "$@"; do
+        case ${argument#./} in
+        tests/engine | tests/engine/*) return 0 ;;
+        esac
+    done
+    return 1
+}
 if (($# == 0)); then
-    check "pytest (vllm)" vllm_tests
+    check "pytest (vllm)" vllm_tests tests/engine
+    check "pytest" "$BIN/python" -m pytest
+elif names_engine "$@"; then
+    check "pytest (vllm)" vllm_tests "$@"
+else
+    check "pytest" "$BIN/python" -m pytest "$@"
 fi
-check "pytest" "$BIN/python" -m pytest "$@"
 
 # Screenshots and the like, made by the tests, are wanted where the checkout is.
 if [[ -n $COPY && -d $REPO/test-artifacts ]]; then

@@ -13,8 +13,8 @@ export function plot({ rebuild, restore, samples, breakeven_tokens: breakeven },
   const restores = bytesPerToken ? (samples.restore || []).map(([size, took]) => [size / bytesPerToken, took]) : [];
   const xMax = Math.max(64, ...rebuilds.map(([tokens]) => tokens), ...restores.map(([tokens]) => tokens), known(breakeven) && breakeven < 1e6 ? breakeven * 1.2 : 0);
   const rebuildAt = (n) => rebuild.a0_s + rebuild.a1_s * n + (rebuild.a2_s || 0) * n * n;
-  const restoreAt = (n) => restore.t0_s + n * bytesPerToken / restore.bytes_per_s;
-  const hasRebuild = known(rebuild.a1_s), hasRestore = known(restore.bytes_per_s) && bytesPerToken > 0;
+  const restoreAt = (n) => restore.t0_s + (known(restore.bytes_per_s) ? n * bytesPerToken / restore.bytes_per_s : 0);
+  const hasRebuild = known(rebuild.a1_s), hasRestore = known(restore.t0_s) && bytesPerToken > 0;
   const yMax = Math.max(1e-4, ...rebuilds.map(([, took]) => took), ...restores.map(([, took]) => took), hasRebuild ? rebuildAt(xMax) : 0, hasRestore ? restoreAt(xMax) : 0) * 1.08;
   const x = (n) => left + n / xMax * (right - left), y = (s) => bottom - Math.max(0, s) / yMax * (bottom - top);
   const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "calibration", "data-def": "calibration.rebuild", role: "img", "aria-label": `Time of a rebuild${hasRestore ? " and of a restore" : ""} over the tokens: ${integer(rebuilds.length)} samples of a rebuild, ${integer(restores.length)} of a restore` });

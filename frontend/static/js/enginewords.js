@@ -30,13 +30,13 @@ export function actionIcon(action, enforced) {
 export const BOUNDARIES = { call: "a tool call", turn_end: "the end of a turn", pressure: "pressure", ttl: "a pin that ran out", compaction: "a compaction", terminal: "the end of the session" };
 export function boundaryWords(boundary) { return BOUNDARIES[boundary] || clean(boundary, 40); }
 
-const OVERRIDES = { request: "the request itself (vllm_xargs)", cap: "the cap on pins", "no-tier": "no host tier to offload to", command: "a command" };
+const OVERRIDES = { request: "the request itself (vllm_xargs)", cap: "the cap on pins", "no-tier": "no host tier to offload to", "host-full": "the host tier is smaller than the session", command: "a command" };
 export function overrideWords(by) { return OVERRIDES[by] || clean(by, 60); }
 
 export const CAUSES = {
   computed: "computed", admitted: "taken by a request", restored: "brought back from the host", finished: "the request ended", decision: "as decided", lru: "others took the space", ttl: "the pin ran out",
   pressure: "a request could not run otherwise", preemption: "thrown out of the batch", superseded: "not in the next prompt", reset: "the cache was emptied", command: "by command", aborted: "the request was aborted",
-  host_full: "the host tier is full", host_evicted: "left the host tier", restart: "the engine restarted", forgotten: "not remembered any more",
+  host_full: "the host tier is full", host_evicted: "left the host tier", failed: "a copy failed", restart: "the engine restarted", forgotten: "not remembered any more",
 };
 export function causeWords(cause) { return CAUSES[cause] || clean(cause, 40); }
 
@@ -53,6 +53,7 @@ export function seconds(value) {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
   if (size === 0) return "0 s";
+  if (size < 0.000995) return `${Number((value * 1e6).toPrecision(3))} µs`;
   if (size < 0.0995) return `${Number((value * 1e3).toPrecision(3))} ms`;
   return `${Number(value.toPrecision(3))} s`;
 }

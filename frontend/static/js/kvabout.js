@@ -55,9 +55,9 @@ function calibration(engine) {
   const facts = el("dl", { class: "facts" });
   const { rebuild, restore, save } = found;
   if (known(rebuild.a1_s)) facts.append(...fact("rebuild of 1,000 tokens", "calibration.rebuild", seconds(rebuild.a0_s + 1000 * rebuild.a1_s + 1e6 * (rebuild.a2_s || 0))), ...fact("fit R², samples", "calibration.r2", `${(rebuild.r2 ?? NaN).toFixed(3)}, ${integer(rebuild.n)}`));
-  if (known(restore.bytes_per_s)) facts.append(...fact("restore", "calibration.restore", `${seconds(restore.t0_s)} + ${rate(restore.bytes_per_s)}`), ...fact("fit R², samples", "calibration.r2", `${(restore.r2 ?? NaN).toFixed(3)}, ${integer(restore.n)}`));
+  if (known(restore.t0_s)) facts.append(...fact("restore", "calibration.restore", `${seconds(restore.t0_s)}${known(restore.bytes_per_s) ? ` + ${rate(restore.bytes_per_s)}` : ", however much"}`), ...fact("fit R², samples", "calibration.r2", `${(restore.r2 ?? NaN).toFixed(3)}, ${integer(restore.n)}`));
   if (known(save.bytes_per_s)) facts.append(...fact("save", "calibration.save", `${seconds(save.s0_s)} + ${rate(save.bytes_per_s)}`));
-  facts.append(...fact("break-even", "calibration.breakeven_tokens", known(found.breakeven_tokens) ? `${integer(found.breakeven_tokens)} tokens` : restore.bytes_per_s ? "a restore never pays" : "no host tier"), ...fact("measured", "calibration.t_us", timeOfDay(found.t_us)));
+  facts.append(...fact("break-even", "calibration.breakeven_tokens", known(found.breakeven_tokens) ? `${integer(found.breakeven_tokens)} tokens` : !engine.host_tier_bytes ? "no host tier" : known(restore.t0_s) && known(rebuild.a1_s) ? "a restore never pays" : "not known yet"), ...fact("measured", "calibration.t_us", timeOfDay(found.t_us)));
   return [plot(found, engine.kv_bytes_per_token ?? found.kv_bytes_per_token), facts];
 }
 
