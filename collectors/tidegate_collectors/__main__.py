@@ -1,4 +1,4 @@
-"""``python -m tidegate_collectors collect|run|exec|gateway``: the collectors' own commands where only they are installed."""
+"""``python -m tidegate_collectors collect|run|exec|gateway``: their commands where only the collectors are."""
 
 from __future__ import annotations
 

@@ -519,7 +519,10 @@ class KvDecision(Record, kw_only=True, tag="kv.decision"):
     ] = {}
     costs: Annotated[
         dict[str, float],
-        _doc("keep_s, pin_s, offload_s, drop_s: expected delay of each; what cannot be done is not there"),
+        _doc(
+            "keep_s, pin_s, offload_s, drop_s: expected delay of each; what cannot be chosen is not there: no room, "
+            "no host tier, or a drop of a session that may come back"
+        ),
     ] = {}
     margin_s: Annotated[float | None, _doc("second best cost less the best one")] = None
     ttl_s: Annotated[float | None, _doc("how long a pin shall last")] = None
@@ -531,7 +534,7 @@ class KvDecision(Record, kw_only=True, tag="kv.decision"):
     policy: str | None = None
     version: int | None = None
     overridden_by: Annotated[
-        str | None, _doc("who chose instead of the rule: request (vllm_xargs), cap, no-tier, command")
+        str | None, _doc("who chose instead of the rule: request (vllm_xargs), cap, no-tier, host-full, command")
     ] = None
 
 
@@ -546,7 +549,7 @@ class KvTransition(Record, kw_only=True, tag="kv.transition"):
     cause: Annotated[
         Literal[
             "computed", "admitted", "restored", "finished", "decision", "lru", "ttl", "pressure", "preemption",
-            "superseded", "reset", "command", "aborted", "host_full", "host_evicted", "restart", "forgotten",
+            "superseded", "reset", "command", "aborted", "host_full", "host_evicted", "failed", "restart", "forgotten",
         ],
         _doc("computed: prefill or decode made them; admitted: a request took cached ones; lru: others took the space"),
     ]  # fmt: skip
@@ -569,7 +572,9 @@ class KvTransfer(Record, kw_only=True, tag="kv.transfer"):
     blocks: Count | None = None
     tokens: Count | None = None
     duration_us: Annotated[Micros | None, _doc("time of the copy itself")] = None
-    exposed_us: Annotated[Micros | None, _doc("of it, what a request waited for")] = None
+    exposed_us: Annotated[
+        Micros | None, _doc("out: of it, while others waited for room; in: what its request waited, steps and all")
+    ] = None
     ok: bool = True
     error: Annotated[str | None, _doc("why it failed")] = None
     decision_seq: int | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +17,17 @@ import pytest
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
 
 import torch
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from tidegate_collectors.engine.plugin.host_tier_connector import TidegateHostTier
 from tidegate_collectors.engine.plugin.plane import Plane, attach
 from tidegate_collectors.engine.plugin.scheduler import TidegateAsyncScheduler, TidegateScheduler
 from tidegate_collectors.engine.plugin.settings import Settings
@@ -53,11 +56,16 @@ class Recorder:
 
 
 class Engine:
-    """A scheduler with its plane, and a model that always says 7."""
+    """A scheduler with its plane, and a model that always says 7.
+
+    With a host tier also its worker, whose KV cache is ``memory``: a row of bytes for each block.
+    """
 
     def __init__(self, scheduler: Any, recorder: Recorder) -> None:
         self.scheduler = scheduler
         self.recorder = recorder
+        self.worker: TidegateHostTier | None = None
+        self.memory = torch.zeros(0)
 
     @property
     def plane(self) -> Plane:
@@ -88,10 +96,37 @@ class Engine:
             output,
             ModelRunnerOutput(
                 req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)},
-                sampled_token_ids=[[7] for _ in names],
+                sampled_token_ids=[[7] for _ in names], kv_connector_output=self._transfers(output),
             ),
         )  # fmt: skip
         return output
+
+    def _transfers(self, output: Any) -> KVConnectorOutput | None:
+        """The worker's part in a step, in the order of vLLM's model runner."""
+        worker = self.worker
+        if worker is None:
+            return None
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        if not output.total_num_scheduled_tokens:
+            time.sleep(0.001)  # as the engine does, so that its other threads go on
+        sent, received = worker.get_finished(output.finished_req_ids)
+        transfers = KVConnectorOutput(
+            finished_sending=sent, finished_recving=received,
+            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+            kv_connector_worker_meta=worker.build_connector_worker_meta(),
+        )  # fmt: skip
+        worker.clear_connector_metadata()
+        return transfers
+
+    def idle(self) -> None:
+        """Step as long as an engine without requests would."""
+        for _ in range(5000):
+            if not self.scheduler.has_requests():
+                return
+            self.step()
+        raise AssertionError("the engine does not come to rest")
 
     def run(self, name: str, prompt: list[int], session: str | None = None, out: int = 2, **extra: Any) -> Request:
         """One request from beginning to end."""
@@ -139,8 +174,9 @@ def make_engine(model_config: ModelConfig) -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
     def make(
-        settings: Settings | None = None, *, blocks: int = BLOCKS, groups: int = 1, is_async: bool = False
-    ) -> Engine:
+        settings: Settings | None = None, *, blocks: int = BLOCKS, groups: int = 1, is_async: bool = False,
+        host_blocks: int | None = None, host_bytes: Any = None,
+    ) -> Engine:  # fmt: skip
         cache = CacheConfig(block_size=BLOCK_TOKENS, enable_prefix_caching=True)
         cache.num_gpu_blocks = blocks + 1
         config = VllmConfig(
@@ -151,12 +187,15 @@ def make_engine(model_config: ModelConfig) -> Iterator[Callable[..., Engine]]:
             ),
             cache_config=cache,
             device_config=DeviceConfig("cpu"),
+            kv_transfer_config=_host_tier(host_blocks, host_bytes),
         )  # fmt: skip
         cache.block_size = BLOCK_TOKENS
-        spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=32, dtype=torch.bfloat16)
+        shape = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 32, "dtype": torch.bfloat16}
+        # Groups of one and the same kind are no model that there is, and 0.28 says so.
+        spec, other = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=64)
         kv = KVCacheConfig(
             num_blocks=blocks + 1, kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec([f"layer{n}"], spec) for n in range(groups)],
+            kv_cache_groups=[KVCacheGroupSpec([f"layer{n}"], other if n else spec) for n in range(groups)],
         )  # fmt: skip
         recorder = Recorder()
         kind = TidegateAsyncScheduler if is_async else TidegateScheduler
@@ -170,9 +209,25 @@ def make_engine(model_config: ModelConfig) -> Iterator[Callable[..., Engine]]:
                 block_size=BLOCK_TOKENS, hash_block_size=BLOCK_TOKENS, log_stats=True,
             )  # fmt: skip
         engine = Engine(scheduler, recorder)
+        if config.kv_transfer_config is not None:
+            engine.memory = torch.zeros((blocks + 1, int(spec.page_size_bytes)), dtype=torch.uint8)
+            engine.worker = TidegateHostTier(config, KVConnectorRole.WORKER, kv)
+            engine.worker.register_kv_caches({"layer0": engine.memory.view(blocks + 1, 2, -1)})
         made.append(engine)
         return engine
 
     yield make
     for engine in made:
         engine.plane.close()
+        if engine.worker is not None:
+            engine.worker.shutdown()
+
+
+def _host_tier(blocks: int | None, size_bytes: Any) -> KVTransferConfig | None:
+    if blocks is None and size_bytes is None:
+        return None
+    return KVTransferConfig(
+        kv_connector="TidegateHostTier", kv_role="kv_both",
+        kv_connector_module_path="tidegate_collectors.engine.plugin.host_tier_connector",
+        kv_connector_extra_config={"host_bytes": size_bytes if blocks is None else blocks * 2 * BLOCK_TOKENS * 32 * 2},
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from tidegate_collectors.records import (
 )
 
 Make = Callable[..., Engine]
+ACTIONS = ("PIN", "PIN", "DROP", "KEEP", "OFFLOAD", "OFFLOAD")
 STATES = ("device_active", "device_cached", "device_pinned", "device_and_host", "host")
 
 
@@ -49,7 +50,12 @@ def check_against_the_pool(engine: Engine) -> None:
         }
         for key, state in session.blocks.items():
             block = engine.pool.cached_block_hash_to_block.get_one_block(key)
+            if state == "host":
+                assert engine.plane.accounts.copied(key)
+                continue
             assert block is not None, state
+            if state == "device_cached":
+                assert not engine.plane.accounts.copied(key)
             if state == "device_pinned":
                 assert block.ref_cnt >= 1
             if state == "device_cached" and len(engine.plane.accounts.table.holders(key)) == 1:
@@ -66,7 +72,11 @@ def prompt_of(rng: random.Random, session: int, turn: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(12))
 def test_transitions_add_up_to_the_residency_and_to_the_pool(make_engine: Make, seed: int) -> None:
     rng = random.Random(seed)
-    engine = make_engine(settings(sessions=6, pin_cap=rng.choice((0.2, 0.5))), is_async=seed % 4 == 3)
+    knobs = settings(sessions=6, pin_cap=rng.choice((0.2, 0.5)))
+    engine = make_engine(knobs, is_async=seed % 4 == 3, host_blocks=(None, 9, 60)[seed % 3])
+    if engine.worker is not None and seed % 2:
+        engine.scheduler.connector.side.inline_bytes = 0  # copies by the thread, and requests that wait for them
+    engine.scheduler.use_v2_model_runner = seed % 2 == 1  # its scheduler tells of resumed requests as of new ones
     running: list[Request] = []
     turns = [0] * 8
     for number in range(150):
@@ -76,14 +86,14 @@ def test_transitions_add_up_to_the_residency_and_to_the_pool(make_engine: Make, 
                 turns[session] = (turns[session] + 1) % 12
                 extra: dict[str, Any] = {}
                 if rng.random() < 0.8:
-                    extra = {"kv_action": rng.choice(("PIN", "PIN", "DROP", "KEEP")), "kv_ttl_s": rng.choice((0, 60))}
+                    extra = {"kv_action": rng.choice(ACTIONS), "kv_ttl_s": rng.choice((0, 60))}
                 running.append(
                     engine.add(f"r{number}", prompt_of(rng, session, turns[session]), f"s{session}", out=20, **extra)
                 )
             case 3 if running:
                 engine.scheduler.finish_requests(rng.choice(running).request_id, RequestStatus.FINISHED_ABORTED)
             case 4 if rng.random() < 0.2:
-                engine.scheduler.reset_prefix_cache()
+                engine.scheduler.reset_prefix_cache(reset_connector=rng.random() < 0.3)
             case 5 if rng.random() < 0.3:
                 engine.add(f"n{number}", [90_000 + 100 * number + i for i in range(150)])
             case _:
@@ -95,6 +105,7 @@ def test_transitions_add_up_to_the_residency_and_to_the_pool(make_engine: Make, 
         if not engine.scheduler.has_unfinished_requests():
             break
         engine.step()
+    engine.idle()
     check_against_the_pool(engine)
     engine.plane.close()
     assert whole(engine)
@@ -183,7 +194,9 @@ def test_costs_are_of_what_can_be_done(make_engine: Make) -> None:
     engine = make_engine(settings(pin_cap=0.0))
     engine.run("a0", A, "a")
 
-    assert set(engine.recorder.of(KvDecision)[0].costs) == {"keep_s", "drop_s"}
+    engine.run("b0", B, "b", kv_last="1")
+
+    assert [set(decision.costs) for decision in engine.recorder.of(KvDecision)] == [{"keep_s"}, {"keep_s", "drop_s"}]
 
 
 def test_preempted_blocks_are_left_to_lru_and_taken_again(make_engine: Make) -> None:

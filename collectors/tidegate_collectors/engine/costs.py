@@ -6,6 +6,8 @@ things that can be measured. AgentKV-OS states the rule that they go into (see :
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -48,12 +50,8 @@ class PoolView(Struct, frozen=True, kw_only=True):
 
 def share_by(gaps: Gaps, seconds: float) -> float:
     """F(seconds): probability that it is over by then."""
-    share = 0.0
-    for tau_s, reached in gaps:
-        if tau_s > seconds:
-            break
-        share = reached
-    return share
+    place = bisect_right(gaps, (seconds, math.inf))
+    return gaps[place - 1][1] if place else 0.0
 
 
 def after(gaps: Gaps, elapsed_s: float) -> list[tuple[float, float]]:
@@ -95,15 +93,20 @@ def p_host(gaps: Gaps, *, free_tokens: int, ahead_tokens: int, write_tokens_per_
 
 
 def expected_beyond_s(gaps: Gaps, ttl_s: float, after_s: float) -> float:
-    """E[max(0, min(tau, ttl) - after)] for a time tau of that distribution, in seconds."""
-    total, before = 0.0, 0.0
-    for tau_s, share in gaps:
-        held = min(tau_s, ttl_s) - after_s
-        if held > 0.0:
-            total += (share - before) * held
-        before = share
-    rest = ttl_s - after_s
-    return total + (1.0 - before) * rest if rest > 0.0 else total
+    """E[max(0, min(tau, ttl) - after)] for a time tau of that distribution, in seconds.
+
+    That is the integral of 1 - F from ``after`` to ``ttl``, of which only the points between are looked at.
+    """
+    if ttl_s <= after_s:
+        return 0.0
+    place = bisect_right(gaps, (after_s, math.inf))
+    total, from_s, share = 0.0, after_s, gaps[place - 1][1] if place else 0.0
+    for tau_s, reached in gaps[place:]:
+        if tau_s >= ttl_s:
+            break
+        total += (1.0 - share) * (tau_s - from_s)
+        from_s, share = tau_s, reached
+    return total + (1.0 - share) * (ttl_s - from_s)
 
 
 def hold_s(gaps: Gaps, pool: PoolView, tokens: int, ttl_s: float, rebuild_s: Callable[[float], float]) -> float:

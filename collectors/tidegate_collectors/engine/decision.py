@@ -123,8 +123,10 @@ def decide(inputs: Inputs) -> Decision:
 
 
 def told_costs(inputs: Inputs, costs: Costs) -> dict[str, float]:
-    """Costs by name as they are recorded: what cannot be done here has none."""
-    found = {"keep_s": costs.keep_s, "drop_s": costs.drop_s}
+    """Costs by name as they are recorded: what is not to be chosen from here has none."""
+    found = {"keep_s": costs.keep_s}
+    if inputs.terminal:
+        found["drop_s"] = costs.drop_s
     if inputs.can_pin and costs.pin_s is not None:
         found["pin_s"] = costs.pin_s
     if inputs.can_offload:

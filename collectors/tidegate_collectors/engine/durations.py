@@ -66,12 +66,15 @@ class Durations:
         self._most = samples
         self._tools: OrderedDict[str, _Samples] = OrderedDict()
         self._all = _Samples(samples)
+        self._learnt = 0
+        self._predicted: dict[tuple[str, bool], tuple[int, Prediction]] = {}
 
     def learn(self, tool: str, seconds: float) -> None:
         """A session came back ``seconds`` after a turn that called ``tool`` ("" where it is not known)."""
         if not 0.0 <= seconds < math.inf:
             return
         self._all.add(seconds)
+        self._learnt += 1
         known = self._tools.get(tool)
         if known is None:
             if len(self._tools) >= self._most_tools:
@@ -80,7 +83,21 @@ class Durations:
         self._tools.move_to_end(tool)
         known.add(seconds)
 
-    def predict(self, tool: str) -> Prediction:
+    def predict(self, tool: str, *, continuum: bool = False) -> Prediction:
+        """When a session is expected back, by :meth:`mixed` or, with ``continuum``, by :meth:`by_counts`.
+
+        Made anew when what is known of it has grown by a sixteenth: a decision must not cost more than it is worth.
+        """
+        key = (tool if tool in self._tools else "", continuum)
+        made_at, found = self._predicted.get(key, (-1, None))
+        if found is None or self._learnt - made_at > found.n // 16:
+            found = self.by_counts(tool) if continuum else self.mixed(tool)
+            if len(self._predicted) > 2 * self._most_tools:
+                self._predicted.clear()
+            self._predicted[key] = (self._learnt, found)
+        return found
+
+    def mixed(self, tool: str) -> Prediction:
         """The tool's own times, mixed with those of all tools, and these with the prior, by how many there are."""
         pooled, known = self._all.in_order, self._tools.get(tool)
         own = known.in_order if known is not None else []
@@ -96,7 +113,7 @@ class Durations:
         n = {"tool": len(own), "pooled": len(pooled), "prior": 0}[source]
         return _prediction(sorted(mixture), n, source)
 
-    def predict_continuum(self, tool: str) -> Prediction:
+    def by_counts(self, tool: str) -> Prediction:
         """The distribution that Continuum's paper takes: one of the three, by the counts alone (K = 100)."""
         pooled, known = self._all.in_order, self._tools.get(tool)
         if len(pooled) <= CONTINUUM_COLD_START:

@@ -4,6 +4,7 @@ import { ACTIONS, actionIcon, boundaryWords, overrideWords, probability, seconds
 import { clean, dateTime, duration, el, elapsed, integer, known, timeOfDay, UNKNOWN } from "./format.js";
 
 const COSTS = { KEEP: "keep_s", PIN: "pin_s", OFFLOAD: "offload_s", DROP: "drop_s" };
+const CANNOT = { OFFLOAD: "no host tier, or no room in it", PIN: "no room under the cap", DROP: "only of a session that ends" };
 const BAR = 100;
 
 function fact(label, def, ...value) { return [el("dt", {}, el("a", { href: `/definitions#${def}`, "data-def": def }, label)), el("dd", { def }, ...value)]; }
@@ -38,13 +39,13 @@ function doneWords(row) {
 }
 
 // Costs may be negative (to free the space can be worth more than a rebuild), so the bars stand on a zero line.
-function bars(row, { costs }) {
-  const values = Object.values(COSTS).map((key) => costs[key]).filter(known);
+function bars(row, { costs, inputs }) {
+  const values = Object.entries(COSTS).filter(([action]) => action !== "DROP" || inputs?.terminal !== false).map(([, key]) => costs[key]).filter(known);
   const low = Math.min(0, ...values), high = Math.max(0, ...values), width = high - low || 1;
   const rows = Object.keys(ACTIONS).map((action) => {
-    const value = costs[COSTS[action]];
+    const value = action === "DROP" && inputs?.terminal === false ? null : costs[COSTS[action]];
     const line = el("li", { class: action === row.action ? "chosen" : null }, el("span", {}, action));
-    if (!known(value)) { line.append(el("span", { class: "muted" }, action === "OFFLOAD" ? "no host tier" : "cannot be done here"), el("span", { def: "decision.cost_s" }, UNKNOWN)); return line; }
+    if (!known(value)) { line.append(el("span", { class: "muted" }, CANNOT[action] || "cannot be done here"), el("span", { def: "decision.cost_s" }, UNKNOWN)); return line; }
     const from = (Math.min(0, value) - low) / width * BAR, size = Math.max(0.6, Math.abs(value) / width * BAR);
     line.append(el("span", { class: "cost", "aria-hidden": "true" }, el("i", { class: "zero", style: `left: ${-low / width * BAR}%` }), el("i", { style: `left: ${from}%; width: ${size}%; background: var(${ACTIONS[action][0]})` })), el("span", { def: "decision.cost_s" }, seconds(value)));
     return line;

@@ -43,11 +43,11 @@ def test_continuum_takes_one_of_three_by_counts_alone() -> None:
     sources = []
     for index in range(2 * CONTINUUM_COLD_START + 2):
         durations.learn("a" if index % 2 else "b", 7.0)
-        sources.append(durations.predict_continuum("a").source)
+        sources.append(durations.by_counts("a").source)
 
     assert sources[CONTINUUM_COLD_START - 1] == "prior" and sources[CONTINUUM_COLD_START] == "pooled"
     assert sources[-1] == "tool"
-    assert durations.predict_continuum("a").points == [(7.0, 1.0)]
+    assert durations.by_counts("a").points == [(7.0, 1.0)]
 
 
 def test_what_is_no_time_is_not_learnt() -> None:

@@ -25,6 +25,10 @@ class Accounts:
         engine: its name.
         link: where transitions go.
         turn_of: the turn of a request id, None for one of no session.
+
+    Attributes:
+        copied: whether the host tier has a copy of a key's block.
+        discard: gives copies up.
     """
 
     def __init__(
@@ -40,18 +44,30 @@ class Accounts:
         self.pool = PoolWatch(scheduler, self._evicted, time.monotonic)
         self.pins = Pins(self.pool, pin_cap)
         self._evictions: dict[tuple[str, str | None], set[Any]] = {}
+        self.copied: Callable[[Any], bool] = lambda _: False
+        self.discard: Callable[[Iterable[Any]], object] = lambda _: None
 
     # --- what requests do ----------------------------------------------------------------------------------------
 
-    def begins(self, session: Session, turn: Turn, cached_tokens: int) -> None:
-        """A request of the session was scheduled for the first time, or again: its cached blocks are active."""
+    def begins(self, session: Session, turn: Turn, cached_tokens: int, host_tokens: int = 0) -> None:
+        """A request of the session was scheduled for the first time, or again: its cached blocks are active.
+
+        Args:
+            session: whose it is.
+            turn: its turn.
+            cached_tokens: of its prompt, those that were there.
+            host_tokens: of them, the last ones, which came from the host.
+        """
         self.settle()
         keys = self._keys(turn.request)
         found = keys[: cached_tokens // self.block_tokens]
         released = self.pins.release(session)
+        device = len(found) - host_tokens // self.block_tokens
+        restored = [key for i, key in enumerate(found) if i >= device or session.blocks.get(key) == "host"]
+        self.shift(session, restored, "device_active", "restored")
         self.shift(session, found, "device_active", "admitted")
         left = [key for key in released if session.blocks.get(key) == "device_pinned"]
-        self.shift(session, left, "device_cached", "admitted")
+        self._rests(session, left, "admitted")
         turn.counted = len(found)
         self.grows(session, turn)
 
@@ -75,7 +91,12 @@ class Accounts:
         for turn in others:
             kept.update(self._keys(turn.request))
         own = [key for key in dict.fromkeys(keys) if key not in kept and session.blocks.get(key) == "device_active"]
-        self.shift(session, own, "device_cached", cause)
+        self._rests(session, own, cause)
+
+    def _rests(self, session: Session, keys: Sequence[Any], cause: str) -> None:
+        """Blocks are left to the LRU order."""
+        self.shift(session, [key for key in keys if self.copied(key)], "device_and_host", cause)
+        self.shift(session, [key for key in keys if not self.copied(key)], "device_cached", cause)
 
     def settles_at(self, session: Session, keys: Sequence[Any]) -> None:
         """The last running turn of the session left these: what it had beside them it will not ask for again."""
@@ -124,9 +145,9 @@ class Accounts:
         """Blocks of the session left the device: gone, but for copies in the host tier."""
         if not keys:
             return
-        copied = [key for key in keys if session.blocks.get(key) == "device_and_host"]
+        copied = [key for key in keys if session.blocks.get(key, "host") != "host" and self.copied(key)]
         self.shift(session, copied, "host", cause, **more)
-        rest = [key for key in keys if session.blocks.get(key, "host") != "host"]
+        rest = [key for key in keys if key in session.blocks and not self.copied(key)]
         if rest:
             session.evicted_s = session.evicted_s or time.monotonic()
         self.shift(session, rest, "gone", cause, lost=True, **more)
@@ -166,14 +187,28 @@ class Accounts:
         self.shift(session, keys, "device_pinned", "decision", decision_seq=decision_seq, until_us=until_us)
 
     def drop(self, session: Session, blocks: Sequence[Any], decision_seq: int) -> None:
-        """Evict blocks at once."""
+        """Evict blocks at once, and their copies."""
+        self.discard([block.block_hash for block in blocks])
+        self.leaves_device(session, blocks, decision_seq)
+
+    def leaves_device(self, session: Session, blocks: Sequence[Any], decision_seq: int) -> None:
+        """Evict blocks at once; those with a copy in the host tier are there still."""
         self.loses(session, self.pool.drop(list(blocks)), "decision", decision_seq=decision_seq)
 
     def unpin(self, session: Session, cause: str) -> None:
         """Give the session's pinned blocks back to the LRU order."""
         keys = self.pins.release(session)
-        held = [key for key in keys if session.blocks.get(key) == "device_pinned"]
-        self.shift(session, held, "device_cached", cause)
+        self._rests(session, [key for key in keys if session.blocks.get(key) == "device_pinned"], cause)
+
+    def relieve(self, needed: int | None) -> None:
+        """Nothing runs, and a request that needs so many blocks could: where we hold them, the oldest pin goes.
+
+        Args:
+            needed: None when there is no such request.
+        """
+        session = self.pins.oldest()
+        if session is not None and needed is not None and needed > self.pool.free_blocks():
+            self.unpin(session, "pressure")
 
     def unpin_due(self, now_s: float) -> bool:
         """Give back what has run out; whether there was any."""

@@ -46,7 +46,7 @@ class Counters:
         self._began_s = None if overlapping or not output.total_num_scheduled_tokens else now_s
         for new in output.scheduled_new_reqs:
             request = self._scheduler.requests.get(new.req_id)
-            if request is not None:
+            if request is not None and not request.num_preemptions:  # one that was preempted may be told as new again
                 self.prompt_tokens += int(request.num_prompt_tokens)
 
     def over(self, now_s: float) -> None:

@@ -10,6 +10,7 @@ from tidegate_collectors.engine.costs import PoolView
 from tidegate_collectors.engine.decision import Action, Boundary, Inputs, decide, told_costs
 from tidegate_collectors.engine.durations import Durations, Returns
 from tidegate_collectors.engine.fitting import Calibration
+from tidegate_collectors.engine.plugin.host_tier_view import HostView
 from tidegate_collectors.engine.plugin.pool import PoolWatch
 from tidegate_collectors.engine.plugin.residency import Session, Waiting
 from tidegate_collectors.engine.plugin.settings import Settings
@@ -72,10 +73,10 @@ class Decider:
 
     def decide(
         self, session: Session, tool: str | None, extra: dict[str, Any], pool: PoolWatch, room: int, queue: Queue,
-        calibration: Calibration,
+        calibration: Calibration, host: HostView | None = None,
     ) -> Taken:  # fmt: skip
         """Decide for a session whose turn has just ended and whose blocks are the most recently used."""
-        inputs, predicted, reach_s = self._inputs(session, tool, extra, pool, room, queue, calibration)
+        inputs, predicted, reach_s = self._inputs(session, tool, extra, pool, room, queue, calibration, host)
         decision = decide(inputs)
         action, ttl_s, overridden_by = decision.action, decision.ttl_s, None
         asked = extra.get("kv_action")
@@ -84,7 +85,7 @@ class Decider:
             if action == "PIN":
                 ttl_s = _seconds(extra.get("kv_ttl_s"), self._settings.ttl_s, self._settings.max_ttl_s)
         if action == "OFFLOAD" and not inputs.can_offload:
-            action, overridden_by = "KEEP", "no-tier"
+            action, overridden_by = "KEEP", "no-tier" if host is None else "host-full"
         elif action == "PIN" and not room:
             action, overridden_by, ttl_s = "KEEP", "cap", None
         elif action == "PIN" and not ttl_s:  # a request that asks for no time at all
@@ -104,12 +105,13 @@ class Decider:
         room: int,
         queue: Queue,
         calibration: Calibration,
+        host: HostView | None,
     ) -> tuple[Inputs, dict[str, Any], float | None]:
         settings, block_tokens = self._settings, self._block_tokens
         terminal = str(extra.get("kv_last", "")).lower() in ("1", "1.0", "true")
         boundary: Boundary = "terminal" if terminal else "call" if tool else "turn_end"
         continuum = settings.rule == "ttl-star"
-        prediction = (self.durations.predict_continuum if continuum else self.durations.predict)(tool or "")
+        prediction = self.durations.predict(tool or "", continuum=continuum)
         blocks = len(session.prompt)
         tokens = blocks * block_tokens
         view = PoolView(
@@ -124,9 +126,13 @@ class Decider:
             running_tokens=queue.running_tokens,
         )
         inputs = Inputs(
-            rule=settings.rule, boundary=boundary, terminal=terminal, can_pin=room >= blocks, can_offload=False,
-            reusable_tokens=tokens, unsaved_tokens=tokens, p_return=self.returns.probability(boundary),
-            p_evict=costs.p_evict(prediction.points, view), p_host=1.0, rebuild_s=calibration.rebuild_s(tokens),
+            rule=settings.rule, boundary=boundary, terminal=terminal, can_pin=room >= blocks,
+            can_offload=host is not None and tokens <= host.total_tokens, reusable_tokens=tokens,
+            unsaved_tokens=tokens if host is None else host.unsaved_tokens, p_return=self.returns.probability(boundary),
+            p_evict=costs.p_evict(prediction.points, view), rebuild_s=calibration.rebuild_s(tokens),
+            p_host=1.0 if host is None else host.p_host(prediction.points),
+            restore_s=0.0 if host is None else calibration.restore_s(tokens * host.bytes_per_token),
+            save_s=0.0 if host is None else calibration.save_s(host.unsaved_tokens * host.bytes_per_token),
             free_value_s=costs.free_value_s(view, tokens),
             pins=costs.pin_options(prediction.points, view, tokens, settings.max_ttl_s, calibration.rebuild_s),
             gaps=prediction.points if continuum else [], fixed_ttl_s=settings.ttl_s, queue_s=self._queue_s,

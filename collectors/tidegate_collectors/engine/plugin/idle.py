@@ -28,7 +28,7 @@ def install() -> None:
         from vllm.v1.engine.core import EngineCoreProc
 
         handle = EngineCoreProc._handle_client_request
-        run = EngineCoreProc.run_busy_loop
+        loops = {kind: kind.run_busy_loop for kind in _with_own_loop(EngineCoreProc)}
         shut_down = EngineCoreProc.shutdown
     except Exception as error:
         log.warning("tidegate: no engine process here that could be woken: %s", error)
@@ -45,10 +45,13 @@ def install() -> None:
             return None
         return handle(self, request_type, request)
 
-    def run_busy_loop(self: Any) -> Any:
-        if getattr(self.scheduler, "tidegate", None) is not None:
-            threading.Thread(target=_wake, args=(self,), name="tidegate-idle", daemon=True).start()
-        return run(self)
+    def waking(run: Any) -> Any:
+        def run_busy_loop(self: Any) -> Any:
+            if getattr(self.scheduler, "tidegate", None) is not None:
+                threading.Thread(target=_wake, args=(self,), name="tidegate-idle", daemon=True).start()
+            return run(self)
+
+        return run_busy_loop
 
     def shutdown(self: Any) -> Any:
         # The scheduler is told last of all, often too late to say anything.
@@ -59,7 +62,16 @@ def install() -> None:
 
     EngineCoreProc.shutdown = shutdown
     EngineCoreProc._handle_client_request = handle_client_request
-    EngineCoreProc.run_busy_loop = run_busy_loop
+    for kind, run in loops.items():
+        kind.run_busy_loop = waking(run)
+
+
+def _with_own_loop(kind: Any) -> list[Any]:
+    """The class and those made of it that have a busy loop of their own, as that for data parallelism has."""
+    found = [kind] if "run_busy_loop" in vars(kind) else []
+    for below in kind.__subclasses__():
+        found += [one for one in _with_own_loop(below) if one not in found]
+    return found
 
 
 def _wake(engine: Any) -> None:

@@ -14,6 +14,8 @@ from tidegate_collectors.engine.plugin.accounts import Accounts
 from tidegate_collectors.engine.plugin.counters import Counters
 from tidegate_collectors.engine.plugin.deciding import Decider
 from tidegate_collectors.engine.plugin.enforcing import Enforcer
+from tidegate_collectors.engine.plugin.host_tier_offload import Offloading
+from tidegate_collectors.engine.plugin.host_tier_side import side_of
 from tidegate_collectors.engine.plugin.measuring import Measuring
 from tidegate_collectors.engine.plugin.returning import Returning
 from tidegate_collectors.engine.plugin.sampling import Sampler
@@ -72,12 +74,17 @@ class Plane:
         )  # fmt: skip
         self.measuring = Measuring(telling.kv_bytes_per_token(scheduler), overlapping=self._overlapping)
         self.decider = Decider(settings, self.accounts.block_tokens)
-        self.enforcer = Enforcer(self.name, self.accounts, self.decider)
+        self.offloading = Offloading(
+            side_of(scheduler.connector), self.name, self.accounts, self.measuring, self._turns.get,
+            lambda turn, tokens: self.returning.missed(turn, tokens), lambda: self._link,
+        )  # fmt: skip
+        self.enforcer = Enforcer(self.name, self.accounts, self.decider, self.offloading)
         self.counters = Counters(scheduler, follows=self.mode != "off")
         self.returning = Returning(self.name, self.accounts, self.decider, self.counters, lambda: self._link)
         self.sampler = Sampler(
-            scheduler, self.name, self.accounts, self.counters, self.measuring, self._turns, lambda: self._link
-        )
+            scheduler, self.name, self.accounts, self.counters, self.measuring, self._turns, self.offloading,
+            lambda: self._link,
+        )  # fmt: skip
         if link is None:
             self._link = client = sender.connect(__version__, lambda _: self._introduce())
             client.start()  # its thread calls us, who must be complete by then
@@ -104,7 +111,7 @@ class Plane:
             return
         self.mode = mode  # type: ignore[assignment]
         try:
-            self.accounts.unpin_all("command")
+            self._let_go("command")
             if mode == "off":
                 self._turns.clear()
                 self.returning.give_up_all()
@@ -114,6 +121,7 @@ class Plane:
         except Exception:
             log.exception("tidegate: and another one while it was told")
             self.accounts.pins.drop_all()
+            self.offloading.drop_all()
 
     def wants_tick(self) -> bool:
         """Whether something is due while the engine may be idle. Called from the timer's thread: reads only."""
@@ -145,7 +153,8 @@ class Plane:
         self._link.send(telling.turn_start(turn))
 
     def before_step(self) -> None:
-        """Pins that have run out are released."""
+        """Pins that have run out are released, copies that have ended are told."""
+        self.offloading.settle()
         if self.accounts.unpin_due(time.monotonic()):
             self.sampler.stepped = True  # the pool has changed: the next sample says so, also in an idle engine
 
@@ -160,22 +169,27 @@ class Plane:
             if turn is not None and turn.began_s is None:
                 self.returning.begin(turn, now_s, int(new.num_computed_tokens))
                 self._unanswered.add(new.req_id)
+            elif turn is not None:  # for vLLM's newer model runner one that was preempted is a new one
+                self._resumes(turn, int(new.num_computed_tokens))
         again = output.scheduled_cached_reqs
         for name in again.resumed_req_ids:
             turn = self._turns.get(name)
             if turn is not None:
-                place = again.req_ids.index(name)
-                session = self.accounts.table.touch(turn.session)
-                self.accounts.begins(session, turn, int(again.num_computed_tokens[place]))
+                self._resumes(turn, int(again.num_computed_tokens[again.req_ids.index(name)]))
         self.measuring.planned(output, now_s)
+        self.offloading.waits(now_s, blocked=bool(self._scheduler.waiting))
         if not output.total_num_scheduled_tokens and not self._scheduler.running:
-            self._relieve()
+            self.accounts.relieve(telling.blocks_of_head(self._scheduler, self.accounts.block_tokens))
+
+    def _resumes(self, turn: Turn, cached_tokens: int) -> None:
+        self.accounts.begins(self.accounts.table.touch(turn.session), turn, cached_tokens)
 
     def after_output(self) -> None:
         """A step is over."""
         now_s = time.monotonic()
         self.measuring.over(now_s)
         self.counters.over(now_s)
+        self.offloading.settle()
         for name in list(self._unanswered):
             turn = self._turns.get(name)
             if turn is None:
@@ -201,7 +215,7 @@ class Plane:
         if turn is not None and turn.began_s is not None:
             turn.counted = 0
             session = self.accounts.table.touch(turn.session)
-            self.accounts.leaves(session, self._freeing, "preemption", others=self._others(turn))
+            self.accounts.leaves(session, self._freeing, "preemption", others=turns.beside(turn, self._turns.values()))
 
     def finished(self, request: Any) -> None:
         """Its blocks are free; the session waits, and what becomes of them is decided."""
@@ -214,24 +228,17 @@ class Plane:
         session.running = max(0, session.running - 1)
         now_s = time.monotonic()
         aborted = str(getattr(request.status, "name", "")).endswith("ABORTED")
-        tool = None
-        if not aborted:
-            tool = tools.named(turns.extra_of(request)) or tools.recognised(self._tokenizer(), request.output_token_ids)
+        tool = None if aborted else tools.asked_by(request, self._scheduler)
         self._link.send(telling.turn_end(turn, now_s, tool))
-        if turn.began_s is None:  # it touched nothing: the session waits as before, or another turn is its return
-            other = next((other for other in self._turns.values() if other.session == turn.session), None)
-            if other is not None:
-                other.waiting = other.waiting or turn.waiting
-            else:
-                session.waiting = session.waiting or turn.waiting
-            self.accounts.pins.remind(session)
+        if turn.began_s is None:
+            self.returning.touched_nothing(turn, session, self._turns.values())
             return
         if turn.waiting is not None:  # it never answered
             self.returning.outcome(turn)
         if session.running == 0:
             self.accounts.settles_at(session, self._freeing)
         cause = "aborted" if aborted else "finished"
-        self.accounts.leaves(session, self._freeing, cause, others=self._others(turn))
+        self.accounts.leaves(session, self._freeing, cause, others=turns.beside(turn, self._turns.values()))
         if session.running == 0:
             record = self.enforcer.decide(
                 session, turn, tool, now_s, telling.queue_of(self._scheduler), self.measuring.fitted(),
@@ -242,11 +249,12 @@ class Plane:
 
     def before_reset(self) -> None:
         """The prefix cache is about to be emptied: held blocks would make it fail."""
-        self.accounts.unpin_all("reset")
+        self._let_go("reset")
 
     def after_reset(self) -> None:
         """Whatever cannot be found any more is gone."""
         self.accounts.was_reset()
+        self.offloading.settle()
 
     def looked_up(self, stats: Any) -> None:
         """vLLM has made its statistics of a step."""
@@ -258,11 +266,11 @@ class Plane:
             return
         self.closed.set()
         try:
-            self.accounts.unpin_all("command")
+            self._let_go("command")
             self._turns.clear()
             self.returning.give_up_all()
             self._link.send(telling.engine_end(self.name))
-            # In a thread of its own: a second signal to this process would break off the wait, and the good-bye with it.
+            # In a thread of its own: a second signal to this process would break off the wait, and the good-bye too.
             closer = threading.Thread(target=self._link.close, name="tidegate-close")
             closer.start()
             closer.join()
@@ -271,32 +279,19 @@ class Plane:
 
     # --- a turn ------------------------------------------------------------------------------------------------------
 
-    def _others(self, turn: Turn) -> list[Turn]:
-        """Turns of the same session that run beside this one: its id is used twice, or it asks for several choices."""
-        return [
-            other for other in self._turns.values()
-            if other is not turn and other.session == turn.session and other.began_s is not None
-        ]  # fmt: skip
-
-    def _relieve(self) -> None:
-        """Nothing runs, a request that could cannot get its blocks, and we hold some: the oldest pin goes."""
-        needed = telling.blocks_of_head(self._scheduler, self.accounts.block_tokens)
-        if needed is None or needed <= self.accounts.pool.free_blocks():
-            return
-        session = self.accounts.pins.oldest()
-        if session is not None:
-            self.accounts.unpin(session, "pressure")
+    def _let_go(self, cause: str) -> None:
+        """Hold nothing any more."""
+        self.accounts.unpin_all(cause)
+        self.offloading.release_all(cause)
 
     # --- telling -----------------------------------------------------------------------------------------------------
-
-    def _tokenizer(self) -> Any:
-        return getattr(self._scheduler.structured_output_manager, "tokenizer", None)
 
     def _sample_if_due(self) -> None:
         self.sampler.sample_if_due(follows=self.mode != "off")
 
     def _introduce(self) -> None:
         for record in telling.introduction(
-            self._scheduler, self._settings, self.name, self.mode, self._reason, self.accounts.pool.blocks
-        ):
+            self._scheduler, self._settings, self.name, self.mode, self._reason, self.accounts.pool.blocks,
+            self.offloading.total_bytes() or 0, self.offloading.unable(),
+        ):  # fmt: skip
             self._link.send(record)

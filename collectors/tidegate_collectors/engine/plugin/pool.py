@@ -104,16 +104,14 @@ class PoolWatch:
 
     # --- what is done --------------------------------------------------------------------------------------------
 
-    def pin(self, session: Session, blocks: list[Any]) -> None:
-        """Hold blocks for a session, one reference each."""
+    def hold(self, blocks: list[Any]) -> None:
+        """Hold blocks, one reference each."""
         self._pool.touch(blocks)
         for block in blocks:
             self._pins[block.block_id] = self._pins.get(block.block_id, 0) + 1
-        session.pinned = blocks
 
-    def unpin(self, session: Session) -> list[Any]:
-        """Give the session's pinned blocks back to the LRU order, as the most recently used; their keys."""
-        blocks, session.pinned, session.deadline_s = session.pinned, [], None
+    def let(self, blocks: list[Any]) -> None:
+        """Give held blocks back to the LRU order, as the most recently used."""
         for block in blocks:
             left = self._pins[block.block_id] - 1
             if left:
@@ -122,6 +120,16 @@ class PoolWatch:
                 del self._pins[block.block_id]
         if blocks:
             self._pool.free_blocks(list(reversed(blocks)))
+
+    def pin(self, session: Session, blocks: list[Any]) -> None:
+        """Hold blocks for a session."""
+        self.hold(blocks)
+        session.pinned = blocks
+
+    def unpin(self, session: Session) -> list[Any]:
+        """Give the session's pinned blocks back; their keys."""
+        blocks, session.pinned, session.deadline_s = session.pinned, [], None
+        self.let(blocks)
         return [block.block_hash for block in blocks]
 
     def drop(self, blocks: list[Any]) -> list[Any]:

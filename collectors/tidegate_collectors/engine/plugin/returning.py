@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidegate_collectors.engine.plugin import telling
 from tidegate_collectors.engine.plugin.accounts import Accounts
@@ -39,7 +39,25 @@ class Returning:
         turn.recomputed_tokens = max(0, turn.known_tokens - cached)
         self._counters.recomputed(turn.recomputed_tokens)
         self._decider.queued(turn, request.num_prompt_tokens)
-        self._accounts.begins(session, turn, cached)
+        self._accounts.begins(session, turn, cached, turn.cached_host_tokens)
+
+    def touched_nothing(self, turn: Turn, session: Session, running: Iterable[Turn]) -> None:
+        """A turn ended before it began: the session waits as before, or another turn is its return."""
+        other = next((other for other in running if other.session == turn.session), None)
+        if other is not None:
+            other.waiting = other.waiting or turn.waiting
+        else:
+            session.waiting = session.waiting or turn.waiting
+        self._accounts.pins.remind(session)
+
+    def missed(self, turn: Turn, tokens: int) -> None:
+        """Tokens that were to come from the host could not be read, in the step that the turn began in."""
+        if turn.began_s is None:
+            return
+        turn.cached_host_tokens = max(0, turn.cached_host_tokens - tokens)
+        again = max(0, turn.known_tokens - turn.cached_device_tokens - turn.cached_host_tokens)
+        self._counters.recomputed(again - turn.recomputed_tokens)
+        turn.recomputed_tokens = again
 
     def answers(self, turn: Turn, now_s: float) -> None:
         """Its first token is there."""

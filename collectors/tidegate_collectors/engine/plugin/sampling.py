@@ -9,6 +9,7 @@ from typing import Any, Final
 from tidegate_collectors.engine.plugin import telling
 from tidegate_collectors.engine.plugin.accounts import Accounts
 from tidegate_collectors.engine.plugin.counters import Counters
+from tidegate_collectors.engine.plugin.host_tier_offload import Offloading
 from tidegate_collectors.engine.plugin.measuring import Measuring
 from tidegate_collectors.engine.plugin.sender import Sender
 from tidegate_collectors.engine.plugin.turns import Turn
@@ -27,7 +28,7 @@ class Sampler:
 
     def __init__(
         self, scheduler: Any, engine: str, accounts: Accounts, counters: Counters, measuring: Measuring,
-        turns: Mapping[str, Turn], link: Callable[[], Sender],
+        turns: Mapping[str, Turn], offloading: Offloading, link: Callable[[], Sender],
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._engine = engine
@@ -35,6 +36,7 @@ class Sampler:
         self._counters = counters
         self._measuring = measuring
         self._turns = turns
+        self._offloading = offloading
         self._link = link
         self._sampled_s = 0.0
         self.stepped = False
@@ -61,7 +63,9 @@ class Sampler:
         if calibration is not None:
             self._link().send(calibration)
         sessions = len(accounts.table) if follows else None
-        self._link().send(telling.sample(self._engine, self._scheduler, accounts.pool, self._counters, sessions))
+        sample = telling.sample(self._engine, self._scheduler, accounts.pool, self._counters, sessions)
+        sample.host_used_bytes, sample.host_total_bytes = self._offloading.used_bytes(), self._offloading.total_bytes()
+        self._link().send(sample)
 
     def soon(self) -> None:
         """The next look finds a sample due."""

@@ -89,9 +89,13 @@ def kv_bytes_per_token(scheduler: Any) -> int:
 
 
 def introduction(
-    scheduler: Any, settings: Settings, name: str, mode: KvMode, reason: str, pool_blocks: int
+    scheduler: Any, settings: Settings, name: str, mode: KvMode, reason: str, pool_blocks: int,
+    host_bytes: int, no_host: str,
 ) -> list[Record]:  # fmt: skip
-    """The engine introduces itself, and says what can be done in it. ``reason``: why sessions cannot be followed."""
+    """The engine introduces itself, and says what can be done in it.
+
+    ``reason``: why sessions cannot be followed; ``no_host``: why nothing can be offloaded.
+    """
     import os
 
     from vllm import __version__ as vllm_version
@@ -101,8 +105,8 @@ def introduction(
     start = EngineStart(
         t=now_us(), engine=name, name="vllm", version=vllm_version, plugin=True, pid=os.getpid(),
         model=str(served)[:128], max_tokens=model.max_model_len, block_tokens=int(scheduler.block_size),
-        pool_blocks=pool_blocks, kv_bytes_per_token=kv_bytes_per_token(scheduler), host_tier_bytes=0, mode=mode,
-        rule=settings.rule,
+        pool_blocks=pool_blocks, kv_bytes_per_token=kv_bytes_per_token(scheduler), host_tier_bytes=host_bytes,
+        mode=mode, rule=settings.rule,
         params={"ttl_s": settings.ttl_s, "max_ttl_s": settings.max_ttl_s, "pin_cap": settings.pin_cap},
     )  # fmt: skip
     found: list[Record] = [start]
@@ -110,7 +114,7 @@ def introduction(
         ("engine.residency", not reason, reason),
         ("engine.pin", not reason, reason),
         ("engine.drop", not reason, reason),
-        ("engine.offload", False, "no host tier: this version of the plugin does not move blocks yet"),
+        ("engine.offload", not (reason or no_host), reason or no_host),
     ):
         found.append(Capability(t=now_us(), plane="engine", name=ability, available=available, reason=why))
     if reason:

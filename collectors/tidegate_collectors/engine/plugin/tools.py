@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from tidegate_collectors.engine.plugin.turns import extra_of
+
 _TAIL_TOKENS: Final = 192
 _MAX_CHARS: Final = 64
 _NAME: Final = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_.:/-]{1,64})"')
@@ -26,3 +28,9 @@ def recognised(tokenizer: Any, output_token_ids: Any) -> str | None:
         return None
     found = _NAME.findall(text)
     return found[-1] if found else None
+
+
+def asked_by(request: Any, scheduler: Any) -> str | None:
+    """The tool that the answer of a request asks for: as it was named, or as it can be recognised."""
+    tokenizer = getattr(scheduler.structured_output_manager, "tokenizer", None)
+    return named(extra_of(request)) or recognised(tokenizer, request.output_token_ids)

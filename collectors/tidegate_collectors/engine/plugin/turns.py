@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,3 +82,8 @@ class Turn:
         if self.began_s is None or self.first_s is None:
             return None
         return round((self.first_s - self.began_s) * 1e6)
+
+
+def beside(turn: Turn, running: Iterable[Turn]) -> list[Turn]:
+    """Turns of the same session that run beside this one: its id is used twice, or it asks for several choices."""
+    return [one for one in running if one is not turn and one.session == turn.session and one.began_s is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-KNOWN: Final = ((0, 32), (0, 32))
+KNOWN: Final = ((0, 28), (0, 33))
 """First and last minor version in whose scheduler the plugin was tried."""
 
 
