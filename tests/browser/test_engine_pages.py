@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -192,10 +193,11 @@ def test_live_shows_where_blocks_are_and_what_was_decided_last(opened: Opened, s
     page.wait_for_selector("#sessions .kv-bar")
     row = page.locator("#sessions tbody tr", has_text="agent-2")
     assert "60 host" in row.inner_text() and "OFFLOAD" in row.inner_text()
+    page.wait_for_function("() => /ended after/.test(document.getElementById('feed').innerText)")
     page.select_option("#feed-filter", "engine")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('#feed li')].every((li) => /OFFLOAD|PIN|KEEP|engine/.test(li.innerText))"
-    )
+    page.wait_for_function("() => !/ended after/.test(document.getElementById('feed').innerText)")
+    lines = page.locator("#feed li").all_inner_texts()
+    assert lines and all(re.search("OFFLOAD|PIN|KEEP|engine", line) for line in lines)
     page = opened(to=story).open("/sessions")
     page.wait_for_selector("#sessions tbody tr")
 

@@ -7,6 +7,8 @@ import { begin, turnEnd } from "./kvdata.js";
 import { store } from "./store.js";
 import { drawTurn } from "./turnpanel.js";
 
+const FOCUSABLE = "button, a[href], summary";
+
 export class EngineDetail {
   #node; #kv; #panels; #model; #selectCall; #changed; #reveal; #loaded = null; #wanted = null;
 
@@ -54,6 +56,8 @@ export class EngineDetail {
 
   draw() {
     const { startUs, nowUs, calls } = this.#model(), close = () => this.close();
+    // What is drawn anew loses the focus: it stays on the same button, link or summary, else on the panel.
+    const held = this.#node.contains(document.activeElement) ? [...this.#node.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : null;
     this.#node.hidden = !this.chosen;
     if (this.#panels.selectedTurn !== null) {
       const turn = this.#turn();
@@ -63,5 +67,6 @@ export class EngineDetail {
       const row = this.#loaded ?? this.#row();
       if (row) drawDecision(this.#node, row, this.#loaded, { startUs, close });
     }
+    if (held !== null && this.chosen) ([...this.#node.querySelectorAll(FOCUSABLE)][held] ?? this.#node).focus({ preventScroll: true });
   }
 }

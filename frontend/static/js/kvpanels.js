@@ -90,8 +90,7 @@ export class KvPanels {
       const x = this.#timeline.x(moved.t_us, view);
       if (mark === lastSign && x - lastX < NEAR_PX) continue;
       lastX = x; lastSign = mark;
-      const who = moved.victim_of ? ` for ${clean(moved.victim_of, 60)}` : "";
-      nodes.push(svg("text", { x, y: pad + 0.8 * rem, "text-anchor": "middle", class: `kv-mark ${moved.cause}` }, svg("title", {}, `${integer(moved.blocks)} blocks ${STATE_WORDS[moved.from] || ""} → ${STATE_WORDS[moved.to] || ""}: ${causeWords(moved.cause)}${who}`), mark));
+      nodes.push(svg("text", { x, y: pad + 0.8 * rem, "text-anchor": "middle", class: `kv-mark ${moved.cause}` }, mark));
     }
     this.#over.replaceChildren(...nodes);
   }
@@ -114,6 +113,13 @@ export class KvPanels {
     byId("decisions").replaceChildren(root);
   }
 
+  /** What is marked near a time over the blocks, in words; "" when nothing is. */
+  marked(us) {
+    const { kv } = this.#model(), x = this.#timeline.x(us);
+    const moved = kv.transitions.filter((one) => MARKED[one.cause] && Math.abs(this.#timeline.x(one.t_us) - x) <= NEAR_PX).at(-1);
+    return moved ? movedWords(moved) : "";
+  }
+
   /** The decision nearest to a time, within a few pixels. */
   near(us) {
     const { kv } = this.#model(), x = this.#timeline.x(us);
@@ -129,18 +135,25 @@ export class KvPanels {
   get tables() { return { turns: turnsTable, kv: transitionsTable, decisions: decisionsTable }; }
 }
 
+function movedWords(moved) {
+  const who = moved.victim_of ? ` for ${clean(moved.victim_of, 40)}` : "";
+  return `${integer(moved.blocks)} blocks ${STATE_WORDS[moved.from] || ""} → ${STATE_WORDS[moved.to] || ""}: ${causeWords(moved.cause)}${who}`;
+}
+
 export function decisionWords(decision) {
   const result = decision.outcome ? `; served from ${servedWords(decision.outcome.served_from)}` : "";
   return `${decision.action}${decision.enforced ? "" : " (only observed)"} at ${boundaryWords(decision.boundary)}${decision.tool ? ` (${clean(decision.tool, 40)})` : ""}${result}`;
 }
 
+// A link of the page's own: the hash opens the panel, also by the keyboard.
+const link = (hash, text) => el("a", { href: `#${hash}` }, text);
 const count = (value) => [integer(value), known(value) ? value : null];
 const span = (value) => [duration(value), known(value) ? value : null];
 
 function turnsTable({ kv, startUs }, [from, to]) {
   const head = [{ label: "started", def: "turn.started_us" }, { label: "took", def: "turn.duration_us" }, { label: "queue", def: "turn.queue_us" }, { label: "prefill", def: "turn.prefill_us" }, { label: "decode", def: "turn.decode_us" },
     { label: "prompt", def: "turn.prompt_tokens" }, { label: "device", def: "turn.cached_device_tokens" }, { label: "host", def: "turn.cached_host_tokens" }, { label: "again", def: "turn.recomputed_tokens" }, { label: "answer", def: "turn.output_tokens" }, { label: "finish", text: true }];
-  return figures("Engine turns", head, kv.turns.filter((turn) => begin(turn) <= to && (turn.ended_us ?? to) >= from).map((turn) => [[elapsed(begin(turn) - startUs, 1e5), begin(turn)], span(turn.ended_us === null ? null : turn.ended_us - begin(turn)), span(turn.queue_us), span(turn.prefill_us), span(turn.decode_us),
+  return figures("Engine turns", head, kv.turns.filter((turn) => begin(turn) <= to && (turn.ended_us ?? to) >= from).map((turn) => [[link(`turn=${encodeURIComponent(turn.turn)}`, elapsed(begin(turn) - startUs, 1e5)), begin(turn)], span(turn.ended_us === null ? null : turn.ended_us - begin(turn)), span(turn.queue_us), span(turn.prefill_us), span(turn.decode_us),
     count(turn.prompt_tokens), count(turn.cached_device_tokens), count(turn.cached_host_tokens), count(turn.recomputed_tokens), count(turn.output_tokens), [clean(turn.finish_reason || turn.state, 40), null]]));
 }
 
@@ -151,7 +164,7 @@ function transitionsTable({ kv, startUs }, [from, to]) {
 
 function decisionsTable({ kv, startUs }, [from, to]) {
   const head = [{ label: "time", def: "decision.t_us" }, { label: "action", text: true, def: "decision.action" }, { label: "at", text: true, def: "decision.boundary" }, { label: "tool", text: true, def: "decision.tool" }, { label: "blocks", def: "decision.blocks" }, { label: "margin", def: "decision.margin_s" }, { label: "came back after", def: "outcome.gap_us" }, { label: "served from", text: true, def: "outcome.served_from" }, { label: "regret", def: "outcome.regret_s" }];
-  return figures("Decisions", head, kv.decisions.filter((one) => one.t_us >= from && one.t_us <= to).map((one) => [[elapsed(one.t_us - startUs, 1e5), one.t_us], [`${one.action}${one.enforced ? "" : " (observed)"}`, null], [boundaryWords(one.boundary), null], [clean(one.tool || "", 40), null], count(one.blocks), [seconds(one.margin_s), one.margin_s],
+  return figures("Decisions", head, kv.decisions.filter((one) => one.t_us >= from && one.t_us <= to).map((one) => [[link(`decision=${one.ord}`, elapsed(one.t_us - startUs, 1e5)), one.t_us], [`${one.action}${one.enforced ? "" : " (observed)"}`, null], [boundaryWords(one.boundary), null], [clean(one.tool || "", 40), null], count(one.blocks), [seconds(one.margin_s), one.margin_s],
     span(one.outcome?.gap_us), [one.outcome ? clean(one.outcome.served_from, 20) : "", null], [seconds(one.outcome?.regret_s), one.outcome?.regret_s ?? null]]));
 }
 

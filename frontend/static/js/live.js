@@ -60,7 +60,8 @@ function updateTitle(node, s) {
 function updateKv(node, s) {
   const [bar, below] = node.children, words = blocksWords(s.kv);
   if (bar.title !== words || !bar.childElementCount) { bar.title = words; bar.replaceChildren(...(s.kv ? [blocksBar(s.kv)] : [])); }
-  setText(below, s.current_turn ? (s.current_turn.phase === "prompt" ? "turn: prompt" : "turn: answering") : words);
+  const modelled = store.engines.get(s.kv?.engine)?.modelled ? "modelled: " : "";
+  setText(below, modelled + (s.current_turn ? (s.current_turn.phase === "prompt" ? "turn: prompt" : "turn: answering") : words));
 }
 
 function updateDecision(node, s) {

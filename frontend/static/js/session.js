@@ -77,8 +77,6 @@ function ask(immediately = false) {
   kv.request(() => timeline.view, () => timeline.width, immediately);
 }
 
-// --- numbers above
-
 // --- the crosshair's numbers
 
 function readout(t) {
@@ -95,6 +93,8 @@ function readout(t) {
   }
   const blocks = kvPanels.told ? kv.at(t) : null;
   if (blocks) for (const [state, words, , def] of STATES) if (blocks[state] > 0) parts.push(part(`${words} blocks`, def, integer(blocks[state])));
+  const marked = kvPanels.told ? kvPanels.marked(t) : "";
+  if (marked) parts.push(el("span", { def: "kv.moved_blocks", "data-text": true }, marked));
   const call = lanes.at(t, now());
   if (call) parts.push(el("span", {}, "call ", el("b", { def: "call.ordinal" }, integer(call.ordinal))));
   node.replaceChildren(...parts);
@@ -189,6 +189,7 @@ function drawNow() {
   drawLegends([...calls.values()], kv.blocks.states);
   keepInView();
   lanes.draw(now());
+  byId("modelled").hidden = !store.engines.get(session?.kv?.engine)?.modelled;
   kvPanels.draw();
   panels.draw();
   timeline.drawAxis();
