@@ -172,11 +172,11 @@ async def fetch(
         lines.append(("Content-Length", str(len(body))))
     got = Got()
     try:
-        for event in (h11.Request(method=method, target=path, headers=lines), h11.Data(data=body), h11.EndOfMessage()):
-            writer.write(connection.send(event) or b"")
+        for part in (h11.Request(method=method, target=path, headers=lines), h11.Data(data=body), h11.EndOfMessage()):
+            writer.write(connection.send(part) or b"")
         async with asyncio.timeout(20):
             while True:
-                event = connection.next_event()
+                event: Any = connection.next_event()
                 if event is h11.NEED_DATA:
                     connection.receive_data(await reader.read(1 << 16))
                 elif isinstance(event, h11.Response):
@@ -232,7 +232,8 @@ async def gateway_rig(**options: Any) -> AsyncIterator[Rig]:
     """Everything, on free ports; ``options`` are of the gateway's :class:`Config`."""
     with tempfile.TemporaryDirectory(prefix="tgg") as name, RecordSink(Path(name) / "link.sock") as sink:
         async with Upstream().serving() as upstream:
-            config = Config(f"http://127.0.0.1:{upstream.port}", port=0, link=sink.path, **options)
+            given: dict[str, Any] = {"port": 0, "link": sink.path, **options}
+            config = Config(f"http://127.0.0.1:{upstream.port}", **given)
             async with running_gateway(config) as gateway:
                 yield Rig(upstream, gateway, sink)
 
