@@ -133,12 +133,17 @@ def hold_s(gaps: Gaps, pool: PoolView, tokens: int, ttl_s: float, rebuild_s: Cal
 def pin_options(
     gaps: Gaps, pool: PoolView, tokens: int, max_ttl_s: float, rebuild_s: Callable[[float], float]
 ) -> list[PinOption]:
-    """Pins worth a thought: as long as the times after which sessions came back, at most ``max_ttl_s``."""
+    """Pins worth a thought: as long as the times after which sessions came back, at most ``max_ttl_s``.
+
+    While requests wait for room, each pin also costs what it would be worth to them that the blocks are free.
+    """
+    denied_s = free_value_s(pool, tokens)
     lengths = sorted({tau_s for tau_s, _ in gaps if 0.0 < tau_s <= max_ttl_s})
     if len(lengths) > MAX_PINS:
         lengths = [lengths[(index * (len(lengths) - 1)) // (MAX_PINS - 1)] for index in range(MAX_PINS)]
     return [
-        PinOption(ttl_s, 1.0 - share_by(gaps, ttl_s), hold_s(gaps, pool, tokens, ttl_s, rebuild_s)) for ttl_s in lengths
+        PinOption(ttl_s, 1.0 - share_by(gaps, ttl_s), denied_s + hold_s(gaps, pool, tokens, ttl_s, rebuild_s))
+        for ttl_s in lengths
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from tidegate_collectors.engine.hindsight import hindsight
 from tidegate_collectors.engine.plugin.counters import Counters
@@ -29,6 +30,7 @@ from tidegate_collectors.records import (
     TurnStart,
 )
 
+_LOOKED_AT: Final = 64
 _REASONS = {
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "grammar", "WAITING_FOR_REMOTE_KVS": "remote_kv",
     "WAITING_FOR_STREAMING_REQ": "streaming", "PREEMPTED": "preempted",
@@ -54,8 +56,9 @@ class Queue:
 
 
 def queue_of(scheduler: Any) -> Queue:
-    """What waits in the scheduler, and how long prompts are."""
-    waiting, running = list(scheduler.waiting), scheduler.running
+    """What waits for room in the scheduler, and how long prompts are; of many that wait the first ones."""
+    ready = (request for request in scheduler.waiting if request.status.name in ("WAITING", "PREEMPTED"))
+    waiting, running = list(islice(ready, _LOOKED_AT)), scheduler.running
     return Queue(
         len(waiting),
         sum(request.num_tokens for request in waiting) / len(waiting) if waiting else 0.0,
