@@ -120,14 +120,14 @@ def plain(status: int, body: bytes, *headers: str, reason: str = "OK") -> Answer
     return answer
 
 
-def raw(*pieces: bytes, abort: bool = False) -> Answer:
+def raw(*pieces: bytes, abort: bool = False, pause_s: float = 0.01) -> Answer:
     """Bytes as they are, one packet each, and the end of the connection (abrupt with ``abort``)."""
 
     async def answer(_request: Request, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause_s)
         if abort:
             writer.transport.abort()
         writer.close()

@@ -57,7 +57,7 @@ def test_a_python_without_torch_makes_no_model_and_leaves_nothing(tmp_path: Path
 def test_a_model_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError):
         engine.make_model(PYTHON, tmp_path)
-    name = f"tiny-model-{engine.model_version()}"
+    name = f"tiny-model-128x2-{engine.model_version()}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.json").touch()
 
