@@ -13,12 +13,18 @@ from bench._report import progress
 from bench._stack import BenchError
 from tidegate.demo import engine
 from tidegate.demo.engine import Engine, EngineOptions
+from tidegate.demo.tiny_model import TINY, Size
 from tidegate.errors import TidegateError
 
 
 @contextlib.contextmanager
 def running_engines(
-    settings: Mapping[str, Mapping[str, str]], *, pool_blocks: int, max_tokens: int, host_bytes: Mapping[str, int]
+    settings: Mapping[str, Mapping[str, str]],
+    *,
+    pool_blocks: int,
+    max_tokens: int,
+    host_bytes: Mapping[str, int],
+    size: Size = TINY,
 ) -> Iterator[dict[str, Engine]]:
     """Start an engine for each name, wait until all answer, and end them again.
 
@@ -27,6 +33,7 @@ def running_engines(
             any has no plugin.
         pool_blocks: blocks of each one's pool.
         max_tokens: longest prompt and answer together.
+        size: of the model.
         host_bytes: by name, the size of the host tier of those that have one.
 
     Raises:
@@ -37,7 +44,7 @@ def running_engines(
         directory = Path(name)
         try:
             python = engine.find_python()
-            model = engine.make_model(python, engine.cache_directory())
+            model = engine.make_model(python, engine.cache_directory(), size)
             engines: dict[str, Engine] = {}
             for key, given in settings.items():
                 options = EngineOptions(

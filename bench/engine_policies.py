@@ -1,8 +1,9 @@
 """Tokens that a session's KV cache must be computed anew for, under lru, ttl and four-state: real engines, paired.
 
-Six agents at once, each with a conversation of its own that grows by a tool's result at each turn, ask a vLLM whose KV
+Five agents at once, each with a conversation of its own that grows by a tool's result at each turn, ask a vLLM whose KV
 pool holds little more than half of what they have together. Between turns their tools run: here they sleep, for times
 drawn for each tool from a distribution of its own (from 40 ms for a search to 700 ms for a test suite, in the median).
+The model is the deeper of the two that can be made here, so that a rebuild costs more than a copy.
 The request names the tool (``kv_tool``); nothing tells the engine which turn of a session is the last.
 
 Three engines are started once, one for each rule, the plugin in mode enforce; one works at a time. That of four-state
@@ -34,16 +35,16 @@ from bench._report import Report, arguments, percentile, progress
 from bench._stack import BenchError, fail
 from tidegate.demo import chat
 from tidegate.demo.engine import BLOCK_TOKENS, MODEL_NAME, Engine
+from tidegate.demo.tiny_model import DEEP
 
 ARMS = {"lru": "lru", "ttl": "ttl", "four-state": "four-state"}
 """Rule by the arm's name."""
 DEVICE_ONLY = "four-state, device only"
-SESSIONS = 6
+SESSIONS = 5
 TURNS = 5
-POOL_BLOCKS = 128
+POOL_BLOCKS = 112
 MAX_TOKENS = 2560
-HOST_BYTES = 4 << 20
-"""8192 tokens of the tiny model, whose KV takes 512 bytes a token."""
+HOST_TOKENS = 2 * POOL_BLOCKS * BLOCK_TOKENS
 
 _TOOLS = {"search": (0.04, 0.4), "git": (0.08, 0.4), "build": (0.4, 0.5), "test": (0.7, 0.5)}
 """Median in seconds and sigma of a log-normal distribution, by tool: few tools are slow, and those vary."""
@@ -148,7 +149,7 @@ def report(repeats: Sequence[dict[str, Arm]]) -> Report:
         "sessions": SESSIONS,
         "turns": TURNS,
         "pool_blocks": POOL_BLOCKS,
-        "host_bytes": HOST_BYTES,
+        "host_tokens": HOST_TOKENS,
         "goal_ratio": 0.5,
     }
     lost = {rule: np.array([repeat[rule].recomputed_tokens / SESSIONS for repeat in repeats]) for rule in arms}
@@ -191,7 +192,11 @@ def measure(repeats: int, arms: Mapping[str, str]) -> Report:
     order = random.Random(1)
     done: list[dict[str, Arm]] = []
     with running_engines(
-        settings, pool_blocks=POOL_BLOCKS, max_tokens=MAX_TOKENS, host_bytes={"four-state": HOST_BYTES}
+        settings,
+        pool_blocks=POOL_BLOCKS,
+        max_tokens=MAX_TOKENS,
+        size=DEEP,
+        host_bytes={"four-state": HOST_TOKENS * DEEP.kv_bytes_per_token},
     ) as engines:
         (letter,) = chat.tokens_of(engines["lru"].url, ["a"])
         # One letter for ever: whole characters, so that the first token of an answer is seen when it comes.

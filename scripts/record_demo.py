@@ -50,12 +50,11 @@ def main() -> int:
     parser.add_argument("output", type=Path, help="file to write: .jsonl, .jsonl.gz or .jsonl.zst")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--agents", type=int, default=5)
-    parser.add_argument("--host-mib", type=int, default=4)
     given = parser.parse_args()
     with temporary_directory() as work, tempfile.TemporaryDirectory(prefix="tidegate-record-") as name:
         root = Path(name)
         os.environ |= {"TIDEGATE_STATE_DIR": str(root / "state"), paths.RUNTIME_ENV: str(root / "run")}
-        choice = engine_conductor.EngineChoice(host_bytes=given.host_mib << 20)
+        choice = engine_conductor.EngineChoice()
         with engine_conductor.running_engine(engine.find_python(), choice, work) as running:
             user = ["--user", "root"] if os.geteuid() == 0 else []
             backend = begin(root / "serve.log", "serve", "--port", str(engine.free_port()), *user)

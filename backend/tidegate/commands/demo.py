@@ -57,7 +57,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "--pool-blocks", type=int, metavar="N", help="blocks of 32 tokens in the KV pool (default 128: a small one)"
     )
     engine.add_argument(
-        "--host-mib", type=int, metavar="N", help="size of the host tier in MiB, 0 for none (default 4: two pools)"
+        "--host-mib",
+        type=int,
+        metavar="N",
+        help="size of the host tier in MiB, 0 for none (default: as large as two pools)",
     )
     engine.add_argument(
         "--vllm-python", type=Path, metavar="PATH",
@@ -95,9 +98,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--pool-blocks {pool_blocks}: expected {MIN_POOL_BLOCKS} (one conversation) to {MAX_POOL_BLOCKS}"
         )
-    host_mib = 4 if args.host_mib is None else args.host_mib
-    if not 0 <= host_mib <= MAX_HOST_MIB:
-        raise UsageError(f"--host-mib {host_mib}: expected 0 to {MAX_HOST_MIB}")
+    if args.host_mib is not None and not 0 <= args.host_mib <= MAX_HOST_MIB:
+        raise UsageError(f"--host-mib {args.host_mib}: expected 0 to {MAX_HOST_MIB}")
     from tidegate.demo import engine_conductor
 
     choice = engine_conductor.EngineChoice(
@@ -105,6 +107,6 @@ def run(args: argparse.Namespace) -> int:
         mode=args.mode or "enforce",
         rule=args.rule or "four-state",
         pool_blocks=pool_blocks,
-        host_bytes=host_mib << 20,
+        host_bytes=None if args.host_mib is None else args.host_mib << 20,
     )
     return engine_conductor.run(options, choice)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.demo import tiny_model
+from tidegate.demo.tiny_model import TINY, Size
 from tidegate.errors import UnavailableError, UsageError
 
 PYTHON_ENV = "TIDEGATE_VLLM_PYTHON"
@@ -37,6 +38,9 @@ _HOST_TIER = {
 }
 QUIET = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    # One core is left to the engine's other process and to the agents. By itself vLLM leaves two where a KV connector
+    # is configured, and where that is all there are none: then each step waits for threads that others keep waiting.
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1", "TOKENIZERS_PARALLELISM": "false",
 }  # fmt: skip
 
@@ -108,14 +112,14 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
 
 
-def make_model(python: Path, directory: Path) -> Path:
+def make_model(python: Path, directory: Path, size: Size = TINY) -> Path:
     """The tiny model, made below ``directory`` unless it is there already; about 6 s. Returns its directory.
 
     Raises:
         UnavailableError: it cannot be made, with the reason.
     """
     program = Path(tiny_model.__file__)
-    model = directory / f"tiny-model-{model_version()}"
+    model = directory / f"tiny-model-{size.hidden}x{size.layers}-{model_version()}"
     if (model / "config.json").exists():
         return model
     directory.mkdir(parents=True, exist_ok=True)
@@ -123,8 +127,8 @@ def make_model(python: Path, directory: Path) -> Path:
     unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=directory))
     try:
         made = subprocess.run(
-            [python, program, unfinished], env=os.environ | QUIET, capture_output=True, text=True, errors="replace",
-            timeout=_MODEL_TIMEOUT_S, stdin=subprocess.DEVNULL,
+            [python, program, unfinished, *map(str, size)], env=os.environ | QUIET, capture_output=True, text=True,
+            errors="replace", timeout=_MODEL_TIMEOUT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         if made.returncode:
             reason = made.stderr.strip().splitlines()[-1:] or [f"exit code {made.returncode}"]

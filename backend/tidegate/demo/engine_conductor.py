@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidegate.demo import engine
 from tidegate.demo.conductor import Options, agent_command, bursts, play, temporary_directory, wait_for_collector
+from tidegate.demo.tiny_model import DEEP, Size
 from tidegate.demo.workshop import MIB
 from tidegate.errors import UnavailableError
 from tidegate_collectors import paths
@@ -36,14 +37,22 @@ class EngineChoice:
         mode: of the plugin.
         rule: by which it decides.
         pool_blocks: size of the KV pool, in blocks of 32 tokens.
-        host_bytes: size of the host tier; 0 for none.
+        host_bytes: size of the host tier; 0 for none, None for that of two pools.
+        size: of the model.
     """
 
     python: Path | None = None
     mode: KvMode = "enforce"
     rule: Rule = "four-state"
     pool_blocks: int = 128
-    host_bytes: int = 4 * MIB
+    host_bytes: int | None = None
+    size: Size = DEEP
+
+    def host_tier_bytes(self) -> int:
+        """The size of the host tier in bytes."""
+        if self.host_bytes is not None:
+            return self.host_bytes
+        return 2 * self.pool_blocks * engine.BLOCK_TOKENS * self.size.kv_bytes_per_token
 
 
 def run(options: Options, choice: EngineChoice) -> int:
@@ -96,12 +105,12 @@ def running_engine(python: Path, choice: EngineChoice, work: Path) -> Iterator[e
         UnavailableError: it did not start.
     """
     print("making the tiny model, where it is not there yet (6 s)", flush=True)
-    model = engine.make_model(python, engine.cache_directory())
+    model = engine.make_model(python, engine.cache_directory(), choice.size)
     options = engine.EngineOptions(
         python=python,
         log=work / LOG,
         pool_blocks=choice.pool_blocks,
-        host_bytes=choice.host_bytes,
+        host_bytes=choice.host_tier_bytes(),
         max_tokens=min(4096, choice.pool_blocks * engine.BLOCK_TOKENS),
         environment={
             "TIDEGATE_ENGINE_MODE": choice.mode,
@@ -111,7 +120,7 @@ def running_engine(python: Path, choice: EngineChoice, work: Path) -> Iterator[e
         },
     )
     with engine.running_engine(options, model, waiting=_Progress()) as running:
-        host = f"a host tier of {choice.host_bytes / MIB:g} MiB" if choice.host_bytes else "no host tier"
+        host = f"a host tier of {options.host_bytes / MIB:g} MiB" if options.host_bytes else "no host tier"
         print(
             f"vLLM serves it at {running.url}: {choice.pool_blocks} blocks of {engine.BLOCK_TOKENS} tokens and {host}, "
             f"plugin in mode {choice.mode} with rule {choice.rule}",

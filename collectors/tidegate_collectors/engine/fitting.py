@@ -134,7 +134,7 @@ def breakeven_tokens(rebuild: Curve, restore: Curve, kv_bytes_per_token: int) ->
         return _within(-constant / slope) if slope > 0.0 else None
     discriminant = slope * slope - 4.0 * square * constant
     if discriminant < 0.0:
-        return None
+        return 0.0  # they never meet, and the rebuild begins higher
     root: float = discriminant**0.5
     # Of the two forms of the same root the one that adds: the other loses all digits where the square hardly matters.
     return _within(-2.0 * constant / (slope + root) if slope >= 0.0 else (root - slope) / (2.0 * square))

@@ -38,5 +38,5 @@ export class Holders {
   }
 }
 
-function since(us) { return us === null ? "" : duration(Math.max(0, Math.floor((store.now() - us) / 1e5) * 1e5)); }
+function since(us) { return us === null ? "" : duration(Math.max(1e5, Math.floor((store.now() - us) / 1e5) * 1e5)); }
 function left(us) { const rest = us - store.now(); return rest > 0 ? duration(Math.ceil(rest / 1e5) * 1e5) : "now"; }
