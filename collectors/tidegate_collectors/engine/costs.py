@@ -115,36 +115,54 @@ def hold_s(gaps: Gaps, pool: PoolView, tokens: int, ttl_s: float, rebuild_s: Cal
     When allocation reaches the pinned blocks, another cached beginning goes in their place, or where nothing else can
     be evicted somebody waits, or else a running request is preempted and computed again.
     """
+    return _holding(gaps, pool, tokens, rebuild_s)(ttl_s)
+
+
+def _holding(
+    gaps: Gaps, pool: PoolView, tokens: int, rebuild_s: Callable[[float], float]
+) -> Callable[[float], float]:  # fmt: skip
+    """:func:`hold_s` of the length alone: what does not depend on it is worked out once."""
     reach = reach_s(pool)
-    if reach is None or reach >= ttl_s or tokens <= 0:
-        return 0.0
+    if reach is None or tokens <= 0:
+        return lambda _: 0.0
     reached = 1.0 - share_by(gaps, reach) if reach > 0.0 else 1.0
     instead = min(1.0, pool.others_tokens / tokens)
     cost = instead * pool.others_return * rebuild_s(min(tokens, pool.others_tokens))
+    blocked = 0.0
     if instead < 1.0:
         if pool.waiting > 0 and pool.demand_tokens > 0.0:
-            blocked = min(float(pool.waiting), tokens / pool.demand_tokens + 1.0)
-            # The time beyond is an expectation over all gaps; those that end before are in it with 0.
-            return reached * cost + (1.0 - instead) * blocked * expected_beyond_s(gaps, ttl_s, reach)
-        cost += (1.0 - instead) * rebuild_s(pool.running_tokens)
-    return reached * cost
+            blocked = (1.0 - instead) * min(float(pool.waiting), tokens / pool.demand_tokens + 1.0)
+        else:
+            cost += (1.0 - instead) * rebuild_s(pool.running_tokens)
+    known = reached * cost
+
+    def holding(ttl_s: float) -> float:
+        if reach >= ttl_s:
+            return 0.0
+        # The time beyond is an expectation over all gaps; those that end before are in it with 0.
+        return known + blocked * expected_beyond_s(gaps, ttl_s, reach) if blocked else known
+
+    return holding
 
 
-def pin_options(
-    gaps: Gaps, pool: PoolView, tokens: int, max_ttl_s: float, rebuild_s: Callable[[float], float]
-) -> list[PinOption]:
-    """Pins worth a thought: as long as the times after which sessions came back, at most ``max_ttl_s``.
-
-    While requests wait for room, each pin also costs what it would be worth to them that the blocks are free.
-    """
-    denied_s = free_value_s(pool, tokens)
+def pin_lengths(gaps: Gaps, max_ttl_s: float) -> list[tuple[float, float]]:
+    """Pins worth a thought: times after which sessions came back, at most ``max_ttl_s``, with their lapse."""
     lengths = sorted({tau_s for tau_s, _ in gaps if 0.0 < tau_s <= max_ttl_s})
     if len(lengths) > MAX_PINS:
         lengths = [lengths[(index * (len(lengths) - 1)) // (MAX_PINS - 1)] for index in range(MAX_PINS)]
-    return [
-        PinOption(ttl_s, 1.0 - share_by(gaps, ttl_s), denied_s + hold_s(gaps, pool, tokens, ttl_s, rebuild_s))
-        for ttl_s in lengths
-    ]
+    return [(ttl_s, 1.0 - share_by(gaps, ttl_s)) for ttl_s in lengths]
+
+
+def pin_options(
+    lengths: Sequence[tuple[float, float]], gaps: Gaps, pool: PoolView, tokens: int,
+    rebuild_s: Callable[[float], float],
+) -> list[PinOption]:  # fmt: skip
+    """Pins of these lengths (:func:`pin_lengths`) with what they cost others.
+
+    While requests wait for room, each also costs what it would be worth to them that the blocks are free.
+    """
+    denied_s, holding = free_value_s(pool, tokens), _holding(gaps, pool, tokens, rebuild_s)
+    return [PinOption(ttl_s, lapse, denied_s + holding(ttl_s)) for ttl_s, lapse in lengths]
 
 
 def free_value_s(pool: PoolView, tokens: int) -> float:

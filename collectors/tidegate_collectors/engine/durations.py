@@ -61,7 +61,7 @@ class Durations:
         samples: how many of each, and of all together, are kept.
     """
 
-    def __init__(self, tools: int = 256, samples: int = 512) -> None:
+    def __init__(self, tools: int = 256, samples: int = 256) -> None:
         self._most_tools = tools
         self._most = samples
         self._tools: OrderedDict[str, _Samples] = OrderedDict()

@@ -15,6 +15,7 @@ from tidegate_collectors.engine.costs import (
     hold_s,
     p_evict,
     p_host,
+    pin_lengths,
     pin_options,
     reach_s,
     share_by,
@@ -95,7 +96,7 @@ pools = st.builds(
 def test_estimates_are_bounded_and_grow_with_the_pin(
     times: list[tuple[float, float]], pool: PoolView, tokens: int, most: float
 ) -> None:
-    options = pin_options(times, pool, tokens, most, rebuild)
+    options = pin_options(pin_lengths(times, most), times, pool, tokens, rebuild)
 
     assert 0.0 <= p_evict(times, pool) <= 1.0
     assert len(options) <= MAX_PINS and all(option.ttl_s <= most for option in options)

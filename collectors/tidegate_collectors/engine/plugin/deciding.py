@@ -8,7 +8,7 @@ from typing import Any, Final
 from tidegate_collectors.engine import costs
 from tidegate_collectors.engine.costs import PoolView
 from tidegate_collectors.engine.decision import Action, Boundary, Inputs, decide, told_costs
-from tidegate_collectors.engine.durations import Durations, Returns
+from tidegate_collectors.engine.durations import Durations, Prediction, Returns
 from tidegate_collectors.engine.fitting import Calibration
 from tidegate_collectors.engine.plugin.host_tier_view import HostView
 from tidegate_collectors.engine.plugin.pool import PoolWatch
@@ -19,6 +19,7 @@ from tidegate_collectors.engine.plugin.turns import Turn
 
 ACTIONS: Final[tuple[Action, ...]] = ("KEEP", "PIN", "OFFLOAD", "DROP")
 _SMOOTHING: Final = 0.1
+_MOST_TOOLS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Decider:
         self.returns = Returns()
         self._queue_s = 0.0
         self._demand_tokens = 0.0
+        self._lengths: dict[str, tuple[Prediction, list[tuple[float, float]]]] = {}
 
     def came_back(self, waiting: Waiting, now_s: float) -> None:
         """A session that waited has sent its next request."""
@@ -96,6 +98,15 @@ class Decider:
             rule_action=decision.action if overridden_by is not None else None, reach_s=reach_s,
         )  # fmt: skip
 
+    def _pin_lengths(self, tool: str, prediction: Prediction) -> list[tuple[float, float]]:
+        """Lengths of pins to choose from: the same as long as the prediction is the same."""
+        known = self._lengths.get(tool)
+        if known is None or known[0] is not prediction:
+            if len(self._lengths) >= _MOST_TOOLS:
+                self._lengths.clear()
+            known = self._lengths[tool] = prediction, costs.pin_lengths(prediction.points, self._settings.max_ttl_s)
+        return known[1]
+
     def _inputs(
         self,
         session: Session,
@@ -134,7 +145,9 @@ class Decider:
             restore_s=0.0 if host is None else calibration.restore_s(tokens * host.bytes_per_token),
             save_s=0.0 if host is None else calibration.save_s(host.unsaved_tokens * host.bytes_per_token),
             free_value_s=costs.free_value_s(view, tokens),
-            pins=costs.pin_options(prediction.points, view, tokens, settings.max_ttl_s, calibration.rebuild_s),
+            pins=costs.pin_options(
+                self._pin_lengths(tool or "", prediction), prediction.points, view, tokens, calibration.rebuild_s
+            ),
             gaps=prediction.points if continuum else [], fixed_ttl_s=settings.ttl_s, queue_s=self._queue_s,
             tool=tool or "", tool_samples=prediction.n if prediction.source == "tool" else 0,
             gap_source=prediction.source,

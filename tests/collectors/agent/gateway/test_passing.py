@@ -189,6 +189,27 @@ async def test_a_client_that_goes_takes_its_request_with_it(spoken: bool) -> Non
     assert end.http_status == (200 if spoken else 0)
 
 
+async def test_a_client_that_has_the_whole_answer_may_go_before_its_end() -> None:
+    """GIVEN a client that closes at ``[DONE]`` WHEN the upstream ends its stream later THEN the turn was answered."""
+
+    async def answer(_request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + b"".join(map(chunk, PIECES)))
+        await asyncio.Event().wait()
+
+    async with gateway_rig() as rig:
+        rig.upstream.answer = answer
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(CHAT)
+        writer.write(head + CHAT)
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"[DONE]")
+        writer.close()
+        (end,) = await rig.ended()
+
+    assert end.finish_reason == "stop"
+    assert end.error is None
+
+
 @pytest.mark.parametrize(
     ("path", "shape"),
     [
