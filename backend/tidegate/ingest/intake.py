@@ -16,7 +16,17 @@ from tidegate.ingest.account import Counts, LineError, SourceState
 from tidegate.store import Batch
 from tidegate_collectors import records
 from tidegate_collectors.link import Stamper
-from tidegate_collectors.records import CallStart, Capability, Loss, Note, Record, RecordError, SessionStart, Unknown
+from tidegate_collectors.records import (
+    CallStart,
+    Capability,
+    Loss,
+    Note,
+    ProcExec,
+    Record,
+    RecordError,
+    SessionStart,
+    Unknown,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +36,12 @@ MAX_T: Final = 2**53
 CLOCK_TOLERANCE_US: Final = 1_000_000
 """Records of one sender may be this much out of order: a call's start is told when its first program runs."""
 
-_LOOK_BACK: Final = (CallStart, SessionStart, Capability, Loss, Note)
-"""Records whose time is by nature in the past, or that are told again to a new run, or are about another sender."""
+_LOOK_BACK: Final = (CallStart, ProcExec, SessionStart, Capability, Loss, Note)
+"""Records whose time is by nature in the past, or that are told again to a new run, or are about another sender.
+
+A tool call and the program it runs carry the time of the fork, and are told once the program is known: on a machine
+that is busy that is more than a second later, and no clock went back.
+"""
 
 # Senders are few; a peer that invents names must not fill the memory.
 _MAX_COUNTED_NAMES: Final = 1000

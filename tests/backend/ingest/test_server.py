@@ -15,7 +15,7 @@ from tidegate.ingest import bind_link, server
 from tidegate.store import StoreFullError, open_store
 from tidegate_collectors.link import Backoff, Hello, LinkClient
 from tidegate_collectors.policies import PolicyDocument
-from tidegate_collectors.records import MAX_LINE_BYTES, Loss, MemSample, Note, RunEnd, RunMeta
+from tidegate_collectors.records import MAX_LINE_BYTES, CallStart, Loss, MemSample, Note, ProcExec, RunEnd, RunMeta
 
 
 def samples(count: int, src: str = "k-1") -> list[bytes]:
@@ -122,6 +122,23 @@ async def test_a_clock_that_goes_back_is_noted_once(tmp_path: Path) -> None:
         (note,) = b.of(Note)
         assert "clock of k-1 went back by 10.000 s" in note.text
         assert b.ingest.status()["clock_back"] == 2
+        await peer.close()
+
+
+async def test_a_program_told_of_long_after_its_fork_is_no_clock_that_went_back(tmp_path: Path) -> None:
+    late = T0 + 10**7 - 2_300_000
+    lines = stamped([
+        MemSample(t=T0 + 10**7, subject="host", anon_bytes=1),
+        CallStart(t=late, session="s", call="c", tool="pytest"),
+        ProcExec(t=late, session="s", call="c", pid=7, comm="pytest"),
+    ], src="k-1")  # fmt: skip
+    async with backend(tmp_path) as b:
+        peer = await Peer.connect(b.server.path, "k-1")
+        peer.send(packed(lines))
+        await peer.acked(2)
+        assert len(b.of(ProcExec)) == 1
+        assert b.of(Note) == []
+        assert b.ingest.status()["clock_back"] == 0
         await peer.close()
 
 
