@@ -329,9 +329,9 @@ def test_session_page_draws_the_whole_and_veils_the_future(opened: Opened, recor
     page.click('[data-twin="lanes"]')
 
     # A click on the axis goes there, and with Shift one in a panel; without, it chooses the call.
-    box = page.locator("#axis").bounding_box()
-    assert box is not None
-    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + 8)
+    axis = page.locator("#axis")
+    width = axis.evaluate("(axis) => axis.getBoundingClientRect().width")
+    axis.click(position={"x": width * 0.5, "y": 8})
     page.wait_for_function("() => document.querySelectorAll('#lanes rect.bar').length > 3")
     assert _at(page) == pytest.approx(9.7, abs=0.5)
     page.click("#wait .drag", position={"x": 250, "y": 20}, modifiers=["Shift"])
