@@ -107,6 +107,8 @@ def test_a_turn_leads_to_the_calls_that_it_ran(opened: Opened, story: Server) ->
 
 def test_the_numbers_are_in_tables(opened: Opened, story: Server) -> None:
     page = _session(opened, story)
+    page.wait_for_selector("#kv .ytick")
+    assert page.evaluate(UNDEFINED_NUMBERS, KEYS) == []
     for name, head, row in (
         ("turns", "prefill", "500 ms"),
         ("kv", "why", "brought back from the host"),
@@ -185,7 +187,7 @@ def test_the_kv_page_at_an_instant_of_before(opened: Opened, story: Server) -> N
     page.wait_for_selector("#pool .now", state="attached")
     page.wait_for_selector("#decisions tbody tr")
     assert page.locator("#decisions tbody tr").count() == 1
-    assert page.locator("#holders tbody tr").count() <= 2
+    assert page.locator("#holders tbody tr").count() in (1, 2)
 
 
 def test_live_shows_where_blocks_are_and_what_was_decided_last(opened: Opened, story: Server) -> None:
@@ -197,7 +199,8 @@ def test_live_shows_where_blocks_are_and_what_was_decided_last(opened: Opened, s
     page.select_option("#feed-filter", "engine")
     page.wait_for_function("() => !/ended after/.test(document.getElementById('feed').innerText)")
     lines = page.locator("#feed li").all_inner_texts()
-    assert lines and all(re.search("OFFLOAD|PIN|KEEP|engine", line) for line in lines)
+    assert any("OFFLOAD" in line for line in lines) and any("engine" in line for line in lines)
+    assert all(re.search("OFFLOAD|PIN|KEEP|engine", line) for line in lines)
     page = opened(to=story).open("/sessions")
     page.wait_for_selector("#sessions tbody tr")
 

@@ -75,7 +75,7 @@ class Kv(Struct, array_like=True):
 
     def main_state(self) -> str | None:
         """The state of most blocks; gone where the session has none any more, None where it never had."""
-        held = {state: blocks for state, blocks in self.blocks.items() if state != "gone"} or self.blocks
+        held = {state: blocks for state, blocks in self.blocks.items() if blocks and state != "gone"} or self.blocks
         return max(held, key=lambda state: (held[state], state), default=None)
 
     def held(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tidegate_collectors.records import TurnTool
 
 from .engine import TurnTotals
+from .limits import short_id
 from .model import Session
 from .turn import AnyTurnRecord, Turn, turn_of
 
@@ -28,7 +29,7 @@ def turn_record(state: State, record: AnyTurnRecord) -> None:
     if record.turn is None and record.req is None:
         return
     turns, totals = inference.turns, inference.totals
-    known = turns.get(record.turn or record.req or "")
+    known = turns.get(short_id(record.turn or record.req or ""))
     before = _figures(known)
     turn, new, other = turn_of(turns, record)
     if new:

@@ -29,7 +29,7 @@ export function drawDecision(node, given, detail, { startUs = null, close = null
     ...(row.overridden_by ? fact("overridden by", "decision.overridden_by", overrideWords(row.overridden_by)) : []),
     ...(link ? fact("session", "session.id", link) : []),
     ...(known(row.ttl_s) ? fact("pin lasts", "decision.ttl_s", seconds(row.ttl_s)) : []));
-  node.replaceChildren(head, facts, ...(detail ? bars(row, detail) : [el("p", { class: "muted" }, "…")]), ...(detail ? why(row, detail) : []), ...outcome(row.outcome), ...(detail ? inputs(detail) : []));
+  node.replaceChildren(head, facts, ...(detail ? bars(row, detail) : [el("p", { class: "muted" }, "…")]), ...(detail ? why(row, detail) : []), ...outcome(row.outcome, row.boundary), ...(detail ? inputs(detail) : []));
 }
 
 function doneWords(row) {
@@ -62,8 +62,8 @@ function why(row, detail) {
   return out;
 }
 
-function outcome(result) {
-  if (!result) return [el("h3", {}, "What came of it"), el("p", { class: "muted" }, "The session has not come back yet.")];
+function outcome(result, boundary) {
+  if (!result) return [el("h3", {}, "What came of it"), el("p", { class: "muted" }, boundary === "terminal" ? "Nobody waits for it: the session had said that it ends." : "Not known: the session had not come back.")];
   if (!result.returned) return [el("h3", {}, "What came of it"), el("p", {}, "The session did not come back, as far as anybody waited: ", el("span", { def: "outcome.gap_us" }, duration(result.gap_us)), ".")];
   return [el("h3", {}, "What came of it"), el("dl", { class: "facts" },
     ...fact("came back after", "outcome.gap_us", duration(result.gap_us)), ...fact("served from", "outcome.served_from", servedWords(result.served_from)),

@@ -13,12 +13,14 @@ const DRAW_MS = 400;
 const SERIES_MS = 2000;
 const byId = (id) => document.getElementById(id);
 
-let chosen = new URLSearchParams(location.hash.slice(1)).get("engine");
+let chosen = new URLSearchParams(location.hash.slice(1)).get("engine"), first = null;
 
-/** The engine that is shown: the chosen one, else the one that spoke last. */
+/** The engine that is shown: the chosen one, else the one that had spoken last when one was first shown. */
 function engine() {
-  if (chosen !== null && store.engines.has(chosen)) return store.engines.get(chosen);
-  return [...store.engines.values()].reduce((last, one) => (last === null || one.last_t_us > last.last_t_us ? one : last), null);
+  for (const name of [chosen, first]) if (name !== null && store.engines.has(name)) return store.engines.get(name);
+  const last = [...store.engines.values()].reduce((last, one) => (last === null || one.last_t_us > last.last_t_us ? one : last), null);
+  first = last?.engine ?? null;
+  return last;
 }
 
 const charts = new PoolCharts(() => engine());
@@ -65,12 +67,12 @@ function strip(shown) {
     cells = CELLS.map(([label, def, , text]) => el("div", { def }, el("a", { class: "label", href: `/definitions#${def}` }, label), el("b", { "data-text": text })));
     byId("strip").replaceChildren(el("div", { def: "engine.engine" }, el("a", { class: "label", href: "/definitions#engine.engine" }, "engine"), el("b", { "data-text": true }), chooser), ...cells);
   }
-  const [first] = byId("strip").children, names = [...store.engines.keys()];
-  setText(first.children[1], clean(shown.engine, 40));
-  first.children[1].title = clean(shown.engine, 200);
-  first.children[1].hidden = names.length > 1;
+  const [name] = byId("strip").children, names = [...store.engines.keys()];
+  setText(name.children[1], clean(shown.engine, 40));
+  name.children[1].title = clean(shown.engine, 200);
+  name.children[1].hidden = names.length > 1;
   chooser.hidden = names.length < 2;
-  if (names.join("\n") !== [...chooser.options].map((option) => option.value).join("\n")) chooser.replaceChildren(...names.map((name) => el("option", { value: name }, clean(name, 40))));
+  if (names.join("\n") !== [...chooser.options].map((option) => option.value).join("\n")) chooser.replaceChildren(...names.map((value) => el("option", { value }, clean(value, 40))));
   if (chooser.value !== shown.engine) chooser.value = shown.engine;
   CELLS.forEach(([label, , show], i) => {
     const words = show(shown);

@@ -73,7 +73,7 @@ export class KvPanels {
     const max = Math.max(4, layers.length ? greatest(stacked(layers).at(-1)) : 0) * 1.12;
     const { ticks } = niceTicks(max, 3);
     if (!byId("kv").hidden) {
-      this.#chart.draw({ fromUs: view[0], toUs: view[1], t, endUs: Math.min(view[1], endUs), layers, mode: "stack", yMax: max, yTicks: empty ? [] : ticks.map((value) => ({ value, text: integer(value) })) });
+      this.#chart.draw({ fromUs: view[0], toUs: view[1], t, endUs: Math.min(view[1], endUs), layers, mode: "stack", yMax: max, yTicks: !layers.length ? [] : ticks.map((value) => ({ value, text: integer(value) })) });
       const now = model.session?.kv;
       this.#chart.describe(`KV blocks of the session: ${now ? STATES.filter(([state]) => now.blocks[state]).map(([state, words]) => `${now.blocks[state]} ${words}`).join(", ") || "none" : "unknown"}; the numbers are in the table`);
     }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support import records as make
 from tests.support.records import at
 from tidegate.fold import State, fold, views
+from tidegate.fold.engine import Kv
 from tidegate_collectors.records import TurnEnd, TurnFirstToken, TurnStart
 
 ENGINE: dict[str, Any] = {"v": 1, "src": "engine-1", "host": "h", "session": "s", "turn": "tg-1"}
@@ -108,3 +109,19 @@ def test_many_turns_are_counted_though_few_are_remembered() -> None:
     assert inference.totals.total == 500
     assert inference.totals.prompt_tokens == 1000
     assert len(inference.turns.by_id) <= inference.turns.limit
+
+
+def test_a_turn_with_an_id_that_is_too_long_to_keep_is_counted_once() -> None:
+    long = {**ENGINE, "turn": "x" * 5000}
+    stream = [
+        TurnStart(t=at(1), prompt_tokens=50, **long),
+        TurnFirstToken(t=at(2), ttft_us=1, **long),
+        TurnEnd(t=at(3), prompt_tokens=50, output_tokens=3, **long),
+    ]
+    turns = shown(*stream)["turns"]
+    assert (turns["total"], turns["prompt_tokens"], turns["output_tokens"]) == (1, 50, 3)
+
+
+def test_a_session_whose_last_block_left_is_gone_whatever_zeros_are_told() -> None:
+    assert Kv(engine="e", blocks={"device_cached": 0, "gone": 10}).main_state() == "gone"
+    assert Kv(engine="e", blocks={"device_cached": 1, "gone": 10}).main_state() == "device_cached"
